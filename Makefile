@@ -1,0 +1,44 @@
+# Tonnage: `make up` runs the local fleet, `make test` the tests. Everything is set up in .venv on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --disable-pip-version-check -q -c constraints.txt
+TRACE ?= samples/mooncake_sample.jsonl
+UP_ARGS ?= --replay $(TRACE) --limit 200 --speed 10
+
+.PHONY: help up test lint bench e2e-vllm clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+up: $(VENV)/.local ## the local fleet: a real trace through it, a report, then it stays up
+	$(BIN)/tonnage up $(UP_ARGS)
+
+test: $(VENV)/.dev ## every test that needs no GPU, cluster or network
+	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/.dev ## short versions of the benchmarks; see benchmarks/README.md
+	$(BIN)/python benchmarks/run.py
+
+e2e-vllm: $(VENV)/.dev ## the product before real engines: make e2e-vllm ENGINES="http://127.0.0.1:8101 http://127.0.0.1:8102"
+	TONNAGE_E2E_ENGINES="$(ENGINES)" $(BIN)/python -m pytest -m e2e tests/e2e -s $(PYTEST_ARGS)
+
+clean: ## remove the environment and what tools left behind
+	rm -rf $(VENV) .tonnage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.local: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e '.[local]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e '.[local,dev,torch]'
+	@touch $@

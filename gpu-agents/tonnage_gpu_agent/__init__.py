@@ -1,0 +1,1 @@
+"""The GPU agent: telemetry, probes and verdicts for every GPU of a node."""

@@ -1,0 +1,1 @@
+"""The tonnage command: the only package that imports several deployables."""

@@ -1,0 +1,27 @@
+"""What a command prints: a table for people, one JSON document with `--json`."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+
+
+def print_json(document: Any) -> None:
+    """One indented JSON document on stdout; NaN and infinity become null."""
+    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A titled table; None shows as a dash, since unknown is not zero."""
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right")
+    for row in rows:
+        table.add_row(*("-" if cell is None else str(cell) for cell in row))
+    Console().print(table)

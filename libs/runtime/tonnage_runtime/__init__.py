@@ -1,0 +1,1 @@
+"""Shared I/O for every deployable: settings, logging, metrics, HTTP, stores, Kubernetes, clock."""

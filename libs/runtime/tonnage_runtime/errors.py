@@ -1,0 +1,16 @@
+"""Errors of the shared I/O layer."""
+
+from tonnage_core.errors import BadInputError, TonnageError
+
+
+class SettingsError(BadInputError):
+    """A setting is unknown or has a wrong value; the message names it and its source."""
+
+
+class PortInUseError(TonnageError):
+    """A listening port is taken."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(f"port {port} on {host} is in use: stop the other process or choose another port")
+        self.host = host
+        self.port = port

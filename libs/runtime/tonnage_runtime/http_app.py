@@ -1,0 +1,112 @@
+"""The FastAPI application every service starts from: health, readiness, metrics, errors, graceful stop."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry
+from tonnage_core.errors import BadInputError, TonnageError
+
+from tonnage_runtime.errors import PortInUseError
+from tonnage_runtime.metrics import exposition
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+NotReady = Callable[[], str | None]
+
+
+def build_base_app(
+    title: str,
+    registry: CollectorRegistry,
+    *,
+    not_ready: NotReady = lambda: None,
+    lifespan: Lifespan | None = None,
+) -> FastAPI:
+    """An app with `/healthz`, `/readyz` and `/metrics`.
+
+    `not_ready` returns None when the service can take work, else the reason, which `/readyz` sends with 503.
+    `BadInputError` answers 400, any other `TonnageError` 500, both as `{"error": {"message", "type"}}`.
+    """
+    app = FastAPI(title=title, version="1", lifespan=lifespan)
+
+    @app.get("/healthz", tags=["health"])
+    async def healthz() -> dict[str, str]:
+        """The process is alive."""
+        return {"status": "ok"}
+
+    @app.get("/readyz", tags=["health"], responses={503: {"description": "Not ready, with the reason"}})
+    async def readyz() -> Response:
+        """The service can take work."""
+        reason = not_ready()
+        if reason is None:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
+
+    @app.get("/metrics", tags=["health"], response_class=Response)
+    async def metrics(request: Request) -> Response:
+        """Prometheus exposition."""
+        body, content_type = exposition(registry, request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
+    app.add_exception_handler(TonnageError, _tonnage_error)
+    return app
+
+
+async def _tonnage_error(_: Request, error: Exception) -> Response:
+    status, kind = (400, "invalid_request_error") if isinstance(error, BadInputError) else (500, "internal_error")
+    return JSONResponse({"error": {"message": str(error), "type": kind}}, status_code=status)
+
+
+def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
+    """A listening TCP socket; `PortInUseError` when it is taken. Port 0 takes any free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if reuse_port:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise PortInUseError(host, port) from error
+    sock.listen(2048)
+    sock.setblocking(False)
+    return sock
+
+
+async def serve(
+    app: FastAPI, sock: socket.socket, *, drain_timeout_s: float = 10.0, stop: asyncio.Event | None = None
+) -> None:
+    """Serve `app` on `sock` until SIGTERM, SIGINT or `stop`; open requests get `drain_timeout_s` to end."""
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        lifespan="on",
+        access_log=False,
+        timeout_graceful_shutdown=int(drain_timeout_s) or 1,
+    )
+    server = _Server(config)
+    stop = stop or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    waiting = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    server.should_exit = True
+    await serving
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: `serve` owns them."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Left to `serve`."""
+        yield

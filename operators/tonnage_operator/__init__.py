@@ -1,0 +1,1 @@
+"""The operators: one folder per custom resource."""

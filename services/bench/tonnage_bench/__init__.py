@@ -1,0 +1,1 @@
+"""The bench service: load jobs with progress and stored results."""

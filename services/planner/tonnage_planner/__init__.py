@@ -1,0 +1,1 @@
+"""The planner service: endpoints scraped, targets with reasons, plans over HTTP."""
