@@ -1,34 +1,45 @@
 """The `tonnage` command: one module a command, errors as one line, exit 0 ok, 1 check failed, 2 bad input."""
 
+import importlib
 import sys
 from collections.abc import Sequence
 
 import click
-import typer
+
 from tonnage_core.errors import BadInputError, TonnageError
 
-app = typer.Typer(
-    name="tonnage",
-    help="Fleet operations for LLM inference: measure, plan, route, scale and start with the same numbers.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-)
+COMMANDS: dict[str, str] = {}
+"""Command name -> module of `tonnage_cli` with a click command named `command`; imported only when used."""
 
 
-@app.callback()
-def _root() -> None:
-    """Each command takes --json for one JSON document on stdout."""
+class LazyGroup(click.Group):
+    """A group that imports a command's module when it is asked for, so that start-up stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command by name."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, or None when there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = importlib.import_module(f"tonnage_cli.{COMMANDS[cmd_name]}").command
+        return found
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="tonnage")
+def root() -> None:
+    """Fleet operations for LLM inference: measure, plan, route, scale and start with the same numbers.
+
+    Each command takes --json for one JSON document on stdout.
+    """
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code and never lets an expected error show a traceback."""
-    command = typer.main.get_command(app)
     try:
-        result = command.main(list(arguments), prog_name="tonnage", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        return 0
+        result = root.main(list(arguments) or ["--help"], prog_name="tonnage", standalone_mode=False)
     except click.ClickException as error:
         return _fail(error.format_message(), 2)
     except BadInputError as error:

@@ -2,14 +2,15 @@
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
+import click
 import orjson
-import typer
 from rich.console import Console
 from rich.table import Table
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+"""Shared by every command."""
 
 
 def print_json(document: Any) -> None:
