@@ -11,8 +11,8 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry
-from tonnage_core.errors import BadInputError, TonnageError
 
+from tonnage_core.errors import BadInputError, TonnageError
 from tonnage_runtime.errors import PortInUseError
 from tonnage_runtime.metrics import exposition
 
