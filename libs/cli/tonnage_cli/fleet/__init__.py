@@ -1,0 +1,1 @@
+"""The local fleet of `tonnage up`: which processes, on which ports, supervised, replayed, reported."""

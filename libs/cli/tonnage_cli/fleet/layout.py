@@ -1,0 +1,156 @@
+"""Which processes make a local fleet, with their ports and environment. Pure: options in, process specs out.
+
+Ports count up from `port_base`: router, its admin port, planner, GPU agent, cold start, the fleet's own status page,
+two for the router of the policy compared with, and from +10 the engines. Base 0 takes free ports.
+"""
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tonnage_runtime.errors import PortInUseError
+
+HOST = "127.0.0.1"
+FIXED = ("router", "admin", "planner", "agent", "coldstart", "fleet", "compared_router", "compared_admin")
+FIRST_ENGINE = 10
+COMPARED_WITH = "round_robin"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOptions:
+    """What `tonnage up` was asked for. `speed` is trace seconds and engine seconds per wall second."""
+
+    engines: int = 4
+    engine_urls: tuple[str, ...] = ()
+    model: str = "meta-llama/Llama-3.1-8B"
+    gpu: str = "H200-SXM-141GB"
+    policy: str = "prefix"
+    speed: float = 1.0
+    seed: int = 0
+    port_base: int = 8080
+    log_level: str = "WARNING"
+    state_dir: Path = Path(".tonnage")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One supervised process: a module to run, its environment on top of ours, and where it says that it is ready."""
+
+    name: str
+    module: str
+    url: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    ready_path: str = "/readyz"
+
+
+def allocate_ports(options: FleetOptions) -> dict[str, int]:
+    """A free port for each part; `PortInUseError` names the first that is taken, before anything starts."""
+    names = list(FIXED) + [f"engine-{i}" for i in range(0 if options.engine_urls else options.engines)]
+    wanted = {
+        name: 0
+        if options.port_base == 0
+        else options.port_base + (i if i < len(FIXED) else FIRST_ENGINE + i - len(FIXED))
+        for i, name in enumerate(names)
+    }
+    held: list[socket.socket] = []
+    ports: dict[str, int] = {}
+    try:
+        for name, port in wanted.items():
+            sock = socket.socket()
+            held.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind((HOST, port))
+            except (OSError, OverflowError) as error:
+                raise PortInUseError(HOST, port) from error
+            ports[name] = sock.getsockname()[1]
+    finally:
+        for sock in held:
+            sock.close()
+    return ports
+
+
+def urls(options: FleetOptions, ports: Mapping[str, int]) -> dict[str, str | list[str]]:
+    """Every URL a user may want, by name; `engines` is a list."""
+    named: dict[str, str | list[str]] = {
+        name: f"http://{HOST}:{ports[name]}" for name in ("router", "admin", "planner", "agent", "coldstart", "fleet")
+    }
+    named["engines"] = engine_urls(options, ports)
+    return named
+
+
+def engine_urls(options: FleetOptions, ports: Mapping[str, int]) -> list[str]:
+    """The given engines, or those this fleet starts."""
+    if options.engine_urls:
+        return [url.rstrip("/") for url in options.engine_urls]
+    return [f"http://{HOST}:{ports[f'engine-{i}']}" for i in range(options.engines)]
+
+
+def engine_specs(options: FleetOptions, ports: Mapping[str, int]) -> list[ProcessSpec]:
+    """The simulated engines; none when real ones are given."""
+    if options.engine_urls:
+        return []
+    return [
+        ProcessSpec(
+            name=f"engine-{i}",
+            module="tonnage_sim.main",
+            url=f"http://{HOST}:{ports[f'engine-{i}']}",
+            ready_path="/health",
+            env=_env(
+                "SIM",
+                options,
+                ports[f"engine-{i}"],
+                MODEL=options.model,
+                GPU=options.gpu,
+                TIME_SCALE=options.speed,
+                SEED=options.seed + i,
+            ),
+        )
+        for i in range(options.engines)
+    ]
+
+
+def router_spec(
+    options: FleetOptions, ports: Mapping[str, int], model: str, *, policy: str, compared: bool = False
+) -> ProcessSpec:
+    """The router that stays, or the one of the policy compared with."""
+    port, admin = ("compared_router", "compared_admin") if compared else ("router", "admin")
+    endpoints = [{"url": url, "model": model} for url in engine_urls(options, ports)]
+    return ProcessSpec(
+        name="compared-router" if compared else "router",
+        module="tonnage_router.main",
+        url=f"http://{HOST}:{ports[admin]}",
+        env=_env(
+            "ROUTER",
+            options,
+            ports[port],
+            ADMIN_PORT=ports[admin],
+            ENDPOINTS=json.dumps(endpoints),
+            POLICY=policy,
+            SEED=options.seed,
+        ),
+    )
+
+
+def service_specs(options: FleetOptions, ports: Mapping[str, int], model: str) -> Sequence[ProcessSpec]:
+    """Planner, GPU agent and cold-start service."""
+    endpoints = json.dumps([{"url": url, "model": model} for url in engine_urls(options, ports)])
+    cache = options.state_dir.absolute() / "cache"
+
+    def spec(name: str, module: str, **env: object) -> ProcessSpec:
+        return ProcessSpec(
+            name, module, f"http://{HOST}:{ports[name]}", _env(name.upper(), options, ports[name], **env)
+        )
+
+    return [
+        spec("planner", "tonnage_planner.main", ENDPOINTS=endpoints, ROUTER_URL=f"http://{HOST}:{ports['admin']}"),
+        spec("agent", "tonnage_gpu_agent.main"),
+        spec("coldstart", "tonnage_coldstart.main", CACHE_DIR=cache),
+    ]
+
+
+def _env(service: str, options: FleetOptions, port: int, **values: object) -> dict[str, str]:
+    named = {"HOST": HOST, "PORT": port, "LOG_LEVEL": options.log_level, **values}
+    return {f"TONNAGE_{service}_{key}": str(value) for key, value in named.items()}
