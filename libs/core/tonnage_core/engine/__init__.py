@@ -1,0 +1,1 @@
+"""A discrete-event model of a vLLM-class inference engine: pure, deterministic, quick."""
