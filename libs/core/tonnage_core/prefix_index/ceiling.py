@@ -6,8 +6,10 @@ but the last token's, which is never computed) and take room, though no later pr
 request's blocks are freed last block first, so tails are evicted before the prefixes they hang on.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from tonnage_core.traces import TraceRequest
 
@@ -34,18 +36,18 @@ def ceiling(requests: Iterable[TraceRequest], block_size: int, capacity_blocks: 
     cache = _LruBlocks(capacity_blocks)
     prompt_tokens = hit_tokens = 0
     for request in requests:
-        keys = list(chains.block_keys(request, block_size))
+        keys = chains.block_keys(request, block_size)
         most = (request.input_length - 1) // block_size
         hit_tokens += cache.leading_hits(keys, most) * block_size
         prompt_tokens += request.input_length
-        first = len(keys)
         written = (request.input_length + request.output_length - 1) // block_size
-        own = chains.fresh()
-        cache.release(keys + [(own, number) for number in range(first, written)])
+        own = chains.fresh() << _PLACE_BITS
+        cache.release([*keys, *range(own + len(keys), own + written)])
     return Ceiling(prompt_tokens, hit_tokens, capacity_blocks)
 
 
-_Key = tuple[int, int]
+_PLACE_BITS = 25
+"""A block's key is its chain's number shifted left by this, plus its place in the prompt (below 2**25)."""
 
 
 class _Chains:
@@ -60,22 +62,22 @@ class _Chains:
         self._last += 1
         return self._last
 
-    def block_keys(self, request: TraceRequest, block_size: int) -> Iterator[_Key]:
+    def block_keys(self, request: TraceRequest, block_size: int) -> list[int]:
         """One key a full engine block of the prompt: the chain to the trace block its last token is in, its place."""
-        links = self._links(request.hash_ids)
-        size = request.block_tokens
-        for number in range(request.input_length // block_size):
-            yield links[((number + 1) * block_size - 1) // size], number
+        keys: list[int] = []
+        parent, end = 0, 0
+        for hash_id in request.hash_ids:
+            parent = self._link(parent, hash_id)
+            end = min(end + request.block_tokens, request.input_length)
+            base = parent << _PLACE_BITS
+            keys.extend(range(base + len(keys), base + end // block_size))
+        return keys
 
-    def _links(self, hash_ids: Sequence[int]) -> list[int]:
-        parent, links = 0, []
-        for hash_id in hash_ids:
-            known = self._numbers.get((parent, hash_id))
-            if known is None:
-                known = self._numbers[(parent, hash_id)] = self.fresh()
-            parent = known
-            links.append(known)
-        return links
+    def _link(self, parent: int, hash_id: int) -> int:
+        known = self._numbers.get((parent, hash_id))
+        if known is None:
+            known = self._numbers[(parent, hash_id)] = self.fresh()
+        return known
 
 
 class _LruBlocks:
@@ -83,24 +85,24 @@ class _LruBlocks:
 
     def __init__(self, capacity: int | None) -> None:
         self._capacity = capacity
-        self._blocks: dict[_Key, None] = {}
+        self._blocks: OrderedDict[int, None] = OrderedDict()
 
-    def leading_hits(self, keys: Sequence[_Key], most: int) -> int:
+    def leading_hits(self, keys: Sequence[int], most: int) -> int:
         """How many of the first `most` keys are cached, up to the first that is not."""
         blocks = self._blocks
-        for number, key in enumerate(keys[:most]):
+        for number, key in enumerate(islice(keys, most)):
             if key not in blocks:
                 return number
         return min(most, len(keys))
 
-    def release(self, keys: Sequence[_Key]) -> None:
+    def release(self, keys: Sequence[int]) -> None:
         """Free a request's blocks, last first, and evict what is over capacity."""
         blocks = self._blocks
         for key in reversed(keys):
-            blocks.pop(key, None)
-            blocks[key] = None
-        if self._capacity is None or len(blocks) <= self._capacity:
-            return
-        over = len(blocks) - self._capacity
-        for _, key in zip(range(over), list(blocks), strict=False):
-            del blocks[key]
+            if key in blocks:
+                blocks.move_to_end(key)
+            else:
+                blocks[key] = None
+        if self._capacity is not None:
+            for _ in range(len(blocks) - self._capacity):
+                blocks.popitem(last=False)
