@@ -1,4 +1,5 @@
 import pytest
+
 from tonnage_core.prefix_index.block_hash import DIGEST_BYTES, chain, hash_blocks, hash_bytes, seed_hash
 
 

@@ -1,0 +1,77 @@
+"""Filter, score, pick: one decision, pure."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tonnage_core.scheduling.profile import Profile
+from tonnage_core.scheduling.types import Candidate, Decision, Reason, SchedulingError, SchedulingRequest
+
+if TYPE_CHECKING:
+    from random import Random
+
+TOKEN_SCALE_FLOOR = 1024.0
+"""Token scorers are divided by their range over the candidates, but by no less than this: a difference of a few
+tokens must not outweigh a full cache."""
+
+
+def schedule(
+    request: SchedulingRequest,
+    candidates: Sequence[Candidate],
+    profile: Profile,
+    rng: "Random",
+    *,
+    prefiltered: bool = False,
+) -> Decision | None:
+    """The decision over `candidates`, or None when the filters leave none.
+
+    `prefiltered` says that the caller keeps a list to which the profile's static filters were applied.
+    """
+    if not prefiltered:
+        for keep in profile.static_filters:
+            candidates = keep(request, candidates)
+    for keep in profile.request_filters:
+        candidates = keep(request, candidates)
+    if len(candidates) < 2:
+        return _only(request, candidates[0]) if candidates else None
+    columns, totals = score(request, candidates, profile)
+    index, reason = profile.picker.pick(request, candidates, totals, rng)
+    chosen = candidates[index]
+    matched = request.matched.get(chosen.slot, 0)
+    if reason is None:
+        reason = Reason.PREFIX if matched else Reason.LOAD
+    return Decision(chosen, reason, matched, candidates, columns, totals)
+
+
+def _only(request: SchedulingRequest, candidate: Candidate) -> Decision:
+    return Decision(candidate, Reason.ONLY, request.matched.get(candidate.slot, 0), (candidate,), {}, ())
+
+
+def score(
+    request: SchedulingRequest, candidates: Sequence[Candidate], profile: Profile
+) -> tuple[dict[str, list[float]], list[float]]:
+    """Raw columns by scorer name, and the weighted sums of the columns normalised to [0, 1]."""
+    columns: dict[str, list[float]] = {}
+    totals = [0.0] * len(candidates)
+    if not profile.picker.scored:
+        return columns, totals
+    tokens: list[tuple[list[float], float, float]] = []
+    scale = TOKEN_SCALE_FLOOR
+    for scorer, weight in profile.scorers:
+        column = columns[scorer.name] = scorer.score(request, candidates)
+        if scorer.unit == "share":
+            totals = [total + weight * value for total, value in zip(totals, column, strict=True)]
+            continue
+        low = min(column)
+        tokens.append((column, low, weight))
+        scale = max(scale, max(column) - low)
+    for column, low, weight in tokens:
+        factor = weight / scale
+        totals = [total + (value - low) * factor for total, value in zip(totals, column, strict=True)]
+    return columns, totals
+
+
+def require(decision: Decision | None, model: str) -> Decision:
+    """`decision`, or `SchedulingError` when there is none."""
+    if decision is None:
+        raise SchedulingError(f"no endpoint can take a request for model {model!r}: add one or wait for one to recover")
+    return decision

@@ -1,0 +1,67 @@
+"""Filters: which candidates may take a request. Each returns those kept; a name in `FILTERS` makes it usable.
+
+`STATIC` filters read nothing of the request but its model, so an owner may apply them once per change of the fleet.
+"""
+
+from collections.abc import Callable, Sequence
+
+from tonnage_core.scheduling.types import Candidate, SchedulingRequest
+
+Filter = Callable[[SchedulingRequest, Sequence[Candidate]], Sequence[Candidate]]
+
+LONG_PROMPT_TOKENS = 8192
+"""Prompts from here on belong to `long` candidates, where there are any."""
+
+
+def healthy(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Candidates that answer."""
+    return [c for c in candidates if c.healthy]
+
+
+def model(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Candidates that serve the request's model, or any model."""
+    return [c for c in candidates if not c.models or request.model in c.models]
+
+
+def not_draining(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Candidates that take new work."""
+    return [c for c in candidates if not c.draining]
+
+
+def decodes(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Candidates whose role lets them generate."""
+    return [c for c in candidates if c.role != "prefill"]
+
+
+def context_fits(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Candidates whose context limit holds the prompt; all of them when none does, so that an engine words the error.
+
+    Prompt tokens are an estimate, so a tenth of slack is left.
+    """
+    needed = request.prompt_tokens * 0.9
+    kept = [c for c in candidates if c.max_model_len is None or c.max_model_len > needed]
+    return kept or candidates
+
+
+def length_class(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Long prompts to candidates for long ones, short to short; all when the class has no candidate."""
+    wanted = "long" if request.prompt_tokens >= LONG_PROMPT_TOKENS else "short"
+    kept = [c for c in candidates if c.length_class is None or c.length_class == wanted]
+    return kept or candidates
+
+
+def not_refusing(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Candidates that did not refuse work lately; all when every one did."""
+    return [c for c in candidates if c.pressure < 1.0] or candidates
+
+
+FILTERS: dict[str, Filter] = {
+    "healthy": healthy,
+    "model": model,
+    "not_draining": not_draining,
+    "decodes": decodes,
+    "context_fits": context_fits,
+    "length_class": length_class,
+    "not_refusing": not_refusing,
+}
+STATIC = frozenset({"healthy", "model", "not_draining", "decodes"})

@@ -1,0 +1,61 @@
+"""Profiles: named filters, weighted scorers and a picker; and the built-in policies as profiles."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tonnage_core.scheduling.filters import FILTERS, STATIC, Filter
+from tonnage_core.scheduling.pickers import PICKERS, Picker
+from tonnage_core.scheduling.scorers import SCORERS, Scorer
+from tonnage_core.scheduling.types import SchedulingError
+
+DEFAULT_FILTERS = ("healthy", "model", "not_draining", "decodes", "context_fits", "length_class", "not_refusing")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How to choose. `shortlist`: most candidates scored for one request when the picker allows a shortlist."""
+
+    name: str
+    static_filters: tuple[Filter, ...]
+    request_filters: tuple[Filter, ...]
+    scorers: tuple[tuple[Scorer, float], ...]
+    picker: Picker
+    shortlist: int = 8
+
+    @property
+    def reads_prefix(self) -> bool:
+        """Whether a decision depends on the prefix index."""
+        return any(scorer.name == "uncached_prefix" for scorer, _ in self.scorers)
+
+
+def make_profile(
+    name: str, filters: Sequence[str], scorers: Mapping[str, float], picker: str, shortlist: int = 8
+) -> Profile:
+    """A profile from registry names; `SchedulingError` names an unknown plugin and the known ones."""
+    unknown = [n for n in filters if n not in FILTERS]
+    unknown += [n for n in scorers if n not in SCORERS]
+    unknown += [picker] if picker not in PICKERS else []
+    if unknown:
+        known = ", ".join([*FILTERS, *SCORERS, *PICKERS])
+        raise SchedulingError(f"profile {name}: no plugin named {', '.join(unknown)}; known: {known}")
+    return Profile(
+        name,
+        tuple(FILTERS[n] for n in filters if n in STATIC),
+        tuple(FILTERS[n] for n in filters if n not in STATIC),
+        tuple((SCORERS[n], weight) for n, weight in scorers.items() if weight),
+        PICKERS[picker],
+        shortlist,
+    )
+
+
+_LOAD = {"token_load": 1.0, "requests_in_flight": 0.05}
+_PREFIX = {"uncached_prefix": 1.0, "token_load": 1.0, "kv_utilisation": 0.3, "adapter": 0.5, "gpu_speed": 0.2}
+
+POLICIES: dict[str, Profile] = {
+    "prefix": make_profile("prefix", DEFAULT_FILTERS, _PREFIX, "max_random_ties"),
+    "round_robin": make_profile("round_robin", DEFAULT_FILTERS, {}, "round_robin"),
+    "least_load": make_profile("least_load", DEFAULT_FILTERS, _LOAD, "max_random_ties"),
+    "power_of_two": make_profile("power_of_two", DEFAULT_FILTERS, _LOAD, "power_of_two"),
+    "session": make_profile("session", DEFAULT_FILTERS, _LOAD, "session"),
+    "consistent_hash": make_profile("consistent_hash", DEFAULT_FILTERS, _LOAD, "consistent_hash"),
+}

@@ -1,0 +1,154 @@
+"""Choose, reserve and count in one step, over a fleet that comes and goes.
+
+The live router and the simulated fleet share it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tonnage_core.prefix_index.index import PrefixIndex, matched_blocks, slots_of
+from tonnage_core.scheduling.decide import schedule
+from tonnage_core.scheduling.profile import Profile
+from tonnage_core.scheduling.types import Candidate, Decision, SchedulingRequest
+
+if TYPE_CHECKING:
+    from random import Random
+
+HOLDERS_SHARE = 2
+"""One in this many places of a shortlist goes to the holders of the longest prefixes, the rest to a random sample."""
+
+MIN_MATCH_TOKENS = 128
+"""Shorter matches count as none: they save under a few milliseconds, and must not pull everybody to one endpoint."""
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """What one request holds on one candidate, until released."""
+
+    candidate: Candidate
+    prefill_tokens: int
+    context_tokens: int
+    decoding: bool = False
+    released: bool = False
+
+    def first_token(self) -> None:
+        """The prompt is computed: its load turns from prefill into resident context."""
+        if self.decoding or self.released:
+            return
+        self.decoding = True
+        self.candidate.prefill_tokens -= self.prefill_tokens
+        self.candidate.decode_tokens += self.context_tokens
+
+    def release(self) -> None:
+        """Give everything back. A second call does nothing, so that every exit path may call it."""
+        if self.released:
+            return
+        self.released = True
+        candidate = self.candidate
+        candidate.requests -= 1
+        if self.decoding:
+            candidate.decode_tokens -= self.context_tokens
+        else:
+            candidate.prefill_tokens -= self.prefill_tokens
+
+
+class Scheduler:
+    """A profile over a set of candidates with a prefix index."""
+
+    def __init__(self, profile: Profile, rng: "Random", index: PrefixIndex | None = None) -> None:
+        self.profile = profile
+        self.index = index or PrefixIndex()
+        self._rng = rng
+        self._by_slot: dict[int, Candidate] = {}
+        self._eligible: dict[str, list[Candidate]] = {}
+        self._sequence: dict[str, int] = {}
+
+    @property
+    def candidates(self) -> Collection[Candidate]:
+        """All candidates, eligible or not."""
+        return self._by_slot.values()
+
+    def add(self, candidate: Candidate, index_bytes: int) -> None:
+        """Take `candidate` into the fleet, its prefix knowledge bounded to `index_bytes`."""
+        self._by_slot[candidate.slot] = candidate
+        self.index.add_slot(candidate.slot, index_bytes)
+        self.changed()
+
+    def remove(self, candidate: Candidate) -> None:
+        """Drop `candidate` and what was known of its cache; running reservations stay valid."""
+        self._by_slot.pop(candidate.slot, None)
+        self.index.remove_slot(candidate.slot)
+        self.changed()
+
+    def changed(self) -> None:
+        """A field that a static filter reads has changed on some candidate."""
+        self._eligible.clear()
+
+    def eligible(self, model: str) -> Sequence[Candidate]:
+        """Candidates that pass the profile's static filters for `model`."""
+        found = self._eligible.get(model)
+        if found is None:
+            request, kept = SchedulingRequest(model, 0), list(self._by_slot.values())
+            for keep in self.profile.static_filters:
+                kept = list(keep(request, kept))
+            found = self._eligible[model] = kept
+        return found
+
+    def choose(
+        self,
+        request: SchedulingRequest,
+        chain: Sequence[bytes],
+        tokens_per_block: float,
+        exclude: Collection[str] = (),
+    ) -> tuple[Decision, Reservation] | None:
+        """Decide, reserve on the chosen candidate and credit it with the prompt's blocks; None when nobody is eligible.
+
+        `chain` are the prompt's block hashes, each worth `tokens_per_block`; `exclude` are ids tried before.
+        """
+        candidates = self.eligible(request.model)
+        if exclude:
+            candidates = [c for c in candidates if c.id not in exclude]
+        request.sequence = self._sequence[request.model] = self._sequence.get(request.model, -1) + 1
+        steps = self.index.match(chain) if chain else []
+        if len(candidates) > self.profile.shortlist and not self.profile.picker.whole_fleet:
+            candidates = self._shortlist(candidates, steps, exclude)
+        request.matched = _matched_tokens(steps, candidates, tokens_per_block, request.prompt_tokens)
+        decision = schedule(request, candidates, self.profile, self._rng, prefiltered=True)
+        if decision is None:
+            return None
+        if chain:
+            self.index.insert(chain, decision.chosen.slot)
+        return decision, self._reserve(request, decision)
+
+    def _reserve(self, request: SchedulingRequest, decision: Decision) -> Reservation:
+        chosen = decision.chosen
+        uncached = max(1, request.prompt_tokens - decision.matched_tokens)
+        chosen.requests += 1
+        chosen.prefill_tokens += uncached
+        return Reservation(chosen, uncached, request.prompt_tokens + request.output_tokens)
+
+    def _shortlist(
+        self, candidates: Sequence[Candidate], steps: Sequence[tuple[int, int]], exclude: Collection[str]
+    ) -> Sequence[Candidate]:
+        """Holders of the longest prefixes and a random sample: a decision's cost stays flat in the fleet's size."""
+        size, rng, count = self.profile.shortlist, self._rng, len(candidates)
+        start = int(rng.random() * count)
+        holders = [self._by_slot[slot] for slot in slots_of(steps, size // HOLDERS_SHARE, start)]
+        allowed = {c.slot: c for c in holders if c.healthy and not c.draining and c.id not in exclude}
+        step = 1 + int(rng.random() * (count - 1))
+        for i in range(size):
+            candidate = candidates[(start + i * step) % count]
+            allowed[candidate.slot] = candidate
+            if len(allowed) >= size:
+                break
+        return list(allowed.values())
+
+
+def _matched_tokens(
+    steps: Sequence[tuple[int, int]], candidates: Sequence[Candidate], tokens_per_block: float, prompt_tokens: int
+) -> Mapping[int, int]:
+    if not steps:
+        return {}
+    tokens = {c.slot: int(matched_blocks(steps, c.slot) * tokens_per_block) for c in candidates}
+    return {slot: min(prompt_tokens, count) for slot, count in tokens.items() if count >= MIN_MATCH_TOKENS}

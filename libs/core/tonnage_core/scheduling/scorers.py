@@ -1,0 +1,102 @@
+"""Scorers: how good each candidate is for a request. Higher is better; a name in `SCORERS` makes one usable.
+
+A scorer of unit `tokens` returns negative token counts, and all such scorers share one scale, so that a cached token
+and a token of load weigh the same. A scorer of unit `share` returns values in [0, 1]; unknown is `NEUTRAL`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tonnage_core.scheduling.types import DECODE_WEIGHT, Candidate, SchedulingRequest
+
+NEUTRAL = 0.5
+Scores = list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """`score(request, candidates)` gives one value a candidate, in `unit`."""
+
+    name: str
+    unit: Literal["tokens", "share"]
+    score: Callable[[SchedulingRequest, Sequence[Candidate]], Scores]
+
+
+def uncached_prefix(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+    """Minus the prompt tokens the candidate would have to compute."""
+    matched, prompt = request.matched, request.prompt_tokens
+    if not matched:
+        return [float(-prompt)] * len(candidates)
+    get = matched.get
+    return [float(min(get(c.slot, 0), prompt) - prompt) for c in candidates]
+
+
+def token_load(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+    """Minus the work in flight on the candidate, stretched by its known slowness: time to wait, in fast tokens."""
+    return [
+        -(c.prefill_tokens + DECODE_WEIGHT * c.decode_tokens) / (c.gpu_speed or 1.0)  # unknown speed: full speed
+        for c in candidates
+    ]
+
+
+def requests_in_flight(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+    """1 for an idle candidate, falling with its own count of requests."""
+    return [1.0 / (1 + c.requests) for c in candidates]
+
+
+def kv_utilisation(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+    """Share of KV blocks free."""
+    return [NEUTRAL if c.kv_utilisation is None else 1.0 - c.kv_utilisation for c in candidates]
+
+
+def queue(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+    """1 for an empty engine queue, falling with its length."""
+    return [NEUTRAL if c.waiting is None else 1.0 / (1 + c.waiting) for c in candidates]
+
+
+def adapter(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+    """1 where the adapter is resident, 0.6 where there is a free slot, 0 where one must be evicted; else neutral."""
+    name = request.adapter
+    if name is None:
+        return [NEUTRAL] * len(candidates)
+    return [_adapter_score(c, name) for c in candidates]
+
+
+def _adapter_score(candidate: Candidate, name: str) -> float:
+    if name in candidate.adapters:
+        return 1.0
+    if candidate.adapter_slots is None:
+        return NEUTRAL
+    return 0.6 if len(candidate.adapters) < candidate.adapter_slots else 0.0
+
+
+def gpu_speed(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+    """Measured speed relative to the fleet's best."""
+    return [NEUTRAL if c.gpu_speed is None else c.gpu_speed for c in candidates]
+
+
+def cost(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+    """1 for free, 0.5 at price 1, falling with the price."""
+    return [NEUTRAL if c.cost is None else 1.0 / (1.0 + c.cost) for c in candidates]
+
+
+def pressure(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+    """1 where nothing was refused lately."""
+    return [1.0 - c.pressure for c in candidates]
+
+
+SCORERS: dict[str, Scorer] = {
+    s.name: s
+    for s in (
+        Scorer("uncached_prefix", "tokens", uncached_prefix),
+        Scorer("token_load", "tokens", token_load),
+        Scorer("requests_in_flight", "share", requests_in_flight),
+        Scorer("kv_utilisation", "share", kv_utilisation),
+        Scorer("queue", "share", queue),
+        Scorer("adapter", "share", adapter),
+        Scorer("gpu_speed", "share", gpu_speed),
+        Scorer("cost", "share", cost),
+        Scorer("pressure", "share", pressure),
+    )
+}

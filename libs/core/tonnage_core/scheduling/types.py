@@ -1,0 +1,116 @@
+"""What a scheduling decision reads and returns.
+
+Token counts are integers, so that released counters return to exactly 0.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tonnage_core.errors import TonnageError
+
+DECODE_WEIGHT = 0.125
+"""Cost of one resident context token of a decoding request, in prefill tokens.
+
+A decode step reads the context's KV bytes while a prefill token costs FLOPs; over a whole answer of some hundred
+steps the resident context costs about an eighth of having prefilled it (roofline of an 8B model on H100 and H200).
+"""
+
+
+class SchedulingError(TonnageError):
+    """A profile names an unknown plugin, or a decision was asked over no candidates."""
+
+
+class Reason(StrEnum):
+    """Why a candidate was chosen; a label value, so the set stays small."""
+
+    PREFIX = "prefix"
+    LOAD = "load"
+    ONLY = "only_candidate"
+    ROUND_ROBIN = "round_robin"
+    POWER_OF_TWO = "power_of_two"
+    SESSION = "session"
+    HASH = "consistent_hash"
+    OVERLOADED_HOME = "home_overloaded"
+
+
+@dataclass(slots=True, eq=False)
+class Candidate:
+    """One endpoint, or one data-parallel rank of it. Its owner writes the fields; plugins only read them.
+
+    `None` means unknown, and every plugin treats unknown as neutral, never as zero.
+    """
+
+    id: str
+    """Unique and stable: the key of consistent hashing."""
+    slot: int
+    """Its bit in the prefix index: 0 and up, unique among live candidates."""
+    models: frozenset[str] = frozenset()
+    """Served model names; empty serves any."""
+    healthy: bool = True
+    draining: bool = False
+    role: str = "both"
+    """`both`, `prefill` or `decode`."""
+    max_model_len: int | None = None
+    """Context limit in tokens."""
+    length_class: str | None = None
+    """`long` takes prompts over the profile's boundary only, `short` the others only, None any."""
+    kv_utilisation: float | None = None
+    """Share of KV blocks in use, 0 to 1."""
+    waiting: int | None = None
+    """Requests in the engine's own queue."""
+    gpu_speed: float | None = None
+    """Speed relative to the fleet's best, 0 to 1."""
+    cost: float | None = None
+    """Relative price of an hour."""
+    pressure: float = 0.0
+    """0 free to 1 refusing: the endpoint answered 429 or 503 lately."""
+    adapters: set[str] = field(default_factory=set)
+    """Adapters resident or loading."""
+    adapter_slots: int | None = None
+    """Adapters it can hold at once."""
+    requests: int = 0
+    """Own count: requests reserved and not released."""
+    prefill_tokens: int = 0
+    """Own count: uncached prompt tokens of requests without a first token."""
+    decode_tokens: int = 0
+    """Own count: context tokens of requests with a first token."""
+
+    @property
+    def load_tokens(self) -> float:
+        """Work in flight, in prefill tokens."""
+        return self.prefill_tokens + DECODE_WEIGHT * self.decode_tokens
+
+
+@dataclass(slots=True, eq=False)
+class SchedulingRequest:
+    """What routing knows of a request. `matched` holds cached prompt tokens by candidate slot; absent is 0."""
+
+    model: str
+    prompt_tokens: int
+    output_tokens: int = 0
+    """Expected or asked-for answer length, tokens."""
+    adapter: str | None = None
+    session: bytes | None = None
+    """A caller-given session key."""
+    prefix_key: bytes | None = None
+    """Hash of the prompt's beginning, for consistent hashing without a session."""
+    sequence: int = 0
+    """Count of earlier requests of this pool: round robin's position."""
+    matched: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Decision:
+    """The chosen candidate, why, and every score, for the explain API.
+
+    `columns[name][i]` is the raw score of `candidates[i]`; `totals` are the weighted sums of normalised scores, empty
+    for pickers that do not score.
+    """
+
+    chosen: Candidate
+    reason: Reason
+    matched_tokens: int
+    candidates: Sequence[Candidate]
+    columns: Mapping[str, Sequence[float]]
+    totals: Sequence[float]
