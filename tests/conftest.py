@@ -1,11 +1,17 @@
 """What every test has: opt-in markers, and in CI no silent skip."""
 
+import asyncio
 import os
 
 import pytest
 
 OPT_IN = {"gpu": "TONNAGE_TEST_GPU", "e2e": "TONNAGE_E2E_ENGINES"}
 _skipped: list[str] = []
+
+
+def pytest_configure() -> None:
+    """No implicit event loop: looptime asks for the current one and would leave a made-up loop unclosed."""
+    asyncio.set_event_loop(None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,7 @@
 """One small HTTP GET on loopback, for readiness and discovery; answers are bounded."""
 
 import asyncio
+import contextlib
 from urllib.parse import urlsplit
 
 MAX_ANSWER_BYTES = 4 << 20
@@ -22,6 +23,8 @@ async def _get(url: str) -> tuple[int, bytes]:
         head, _, body = (await reader.read(-1))[:MAX_ANSWER_BYTES].partition(b"\r\n\r\n")
     finally:
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
     words = head.split(maxsplit=2)
     if len(words) < 2 or not words[1].isdigit():
         raise ConnectionError(f"{url}: not an HTTP answer")

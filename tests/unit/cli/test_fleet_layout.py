@@ -1,0 +1,48 @@
+"""The layout of the local fleet: ports, URLs, environments."""
+
+import json
+import socket
+
+import pytest
+
+from tonnage_cli.fleet import layout
+from tonnage_runtime.errors import PortInUseError
+
+
+def test_ports_count_up_from_the_base_and_engines_from_base_plus_ten() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        base = probe.getsockname()[1] - 50
+    ports = layout.allocate_ports(layout.FleetOptions(engines=2, port_base=base))
+    assert [ports["router"], ports["admin"], ports["planner"]] == [base, base + 1, base + 2]
+    assert [ports["engine-0"], ports["engine-1"]] == [base + 10, base + 11]
+
+
+def test_a_taken_port_is_named_before_anything_starts() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(PortInUseError, match=f"port {port} on 127.0.0.1 is in use"):
+            layout.allocate_ports(layout.FleetOptions(engines=1, port_base=port))
+
+
+def test_base_zero_takes_free_ports_that_differ() -> None:
+    ports = layout.allocate_ports(layout.FleetOptions(engines=3, port_base=0))
+    assert len(set(ports.values())) == len(ports)
+    assert 0 not in ports.values()
+
+
+def test_given_engines_are_not_started_and_are_behind_the_router() -> None:
+    options = layout.FleetOptions(engine_urls=("http://127.0.0.1:9001/",), port_base=0)
+    ports = layout.allocate_ports(options)
+    assert layout.engine_specs(options, ports) == []
+    router = layout.router_spec(options, ports, "tiny", policy="prefix")
+    assert json.loads(router.env["TONNAGE_ROUTER_ENDPOINTS"]) == [{"url": "http://127.0.0.1:9001", "model": "tiny"}]
+
+
+def test_simulated_engines_run_at_the_speed_of_the_arrivals() -> None:
+    options = layout.FleetOptions(engines=2, speed=4.0, seed=7, port_base=0)
+    specs = layout.engine_specs(options, layout.allocate_ports(options))
+    assert [spec.env["TONNAGE_SIM_TIME_SCALE"] for spec in specs] == ["4.0", "4.0"]
+    assert [spec.env["TONNAGE_SIM_SEED"] for spec in specs] == ["7", "8"]
