@@ -1,0 +1,138 @@
+"""A model's shape from the mapping of its config.json: any architecture whose layers a formula covers."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tonnage_core.models.conventions import Convention, convention_of
+from tonnage_core.models.encoders import encoders_of
+from tonnage_core.models.fields import ConfigError, Fields, UnknownArchitectureError
+from tonnage_core.models.layers import Attention, CompressedAttention, Dense, Experts, LatentAttention, Layer
+from tonnage_core.models.mixers import HEADS, head_size, kv_head_count, mixers
+from tonnage_core.models.networks import networks
+from tonnage_core.models.patterns import layer_kinds
+from tonnage_core.models.rotary import rotary_elements
+from tonnage_core.models.shape import ModelShape
+from tonnage_core.quantization.parse import parse_quantization
+
+NESTED = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
+MOST_LAYERS = 4096
+_DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "half": "float16", "float32": "float32", "float": "float32"}
+
+
+def shape_from_config(config: Mapping[str, Any], name: str = "model") -> ModelShape:
+    """The shape of a published config.json.
+
+    Raises `ConfigError` for missing or impossible fields and `UnknownArchitectureError` for layers no formula covers;
+    what had to be assumed stands in the shape's `notes`.
+    """
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"{name}: a model config must be a JSON object, not {type(config).__name__}")
+    top = Fields(config, name)
+    text = _language_part(top)
+    layers = text.integer("num_hidden_layers", "n_layer", "num_layers", "n_layers", high=MOST_LAYERS)
+    hidden = text.integer("hidden_size", "n_embd", "d_model")
+    model_type = text.text("model_type") or top.text("model_type")
+    convention, known = convention_of(model_type)
+    notes = (
+        [] if known else [f"architecture {model_type[:40]!r} is not listed: counted as a gated decoder without biases"]
+    )
+    stack = _stack(text, layers, hidden, convention)
+    head = _first_attention(text, hidden, stack)
+    block = top.get("quantization_config", "compression_config") or text.get(
+        "quantization_config", "compression_config"
+    )
+    shape = ModelShape(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=head[0],
+        kv_heads=head[1],
+        head_dim=head[2],
+        vocab=text.integer("vocab_size", "padded_vocab_size"),
+        intermediate=_widest(stack),
+        max_position_embeddings=_positions(text, notes),
+        dtype=_dtype(top, text),
+        stack=stack,
+        tied_embeddings=_tied(top, text, convention),
+        architecture=_architecture(top, model_type),
+        quantization=parse_quantization(block if isinstance(block, Mapping) else None, text.text("expert_dtype")),
+        encoders=encoders_of(top, hidden),
+        learned_positions=text.integer("max_position_embeddings", "n_positions", default=0, low=0)
+        if convention.learned_positions
+        else 0,
+        draft_layers=text.integer(
+            "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", default=0, low=0
+        ),
+        final_norms=convention.final_norms,
+        head_bias=convention.head_bias,
+        notes=tuple(notes),
+    )
+    return replace(shape, rotary_elements=rotary_elements(text, shape))
+
+
+def _language_part(top: Fields) -> Fields:
+    """The language model's own section; nested twice in some multimodal configs."""
+    section = top.section(*NESTED)
+    if (
+        section is None
+        or section.get("num_hidden_layers", "n_layer", "num_layers", "text_config", "hidden_size") is None
+    ):
+        return top
+    return _language_part(section)
+
+
+def _stack(text: Fields, layers: int, hidden: int, convention: Convention) -> tuple[Layer, ...]:
+    kinds = layer_kinds(text, layers, convention)
+    norms = convention.norms
+    pairs = zip(mixers(text, kinds, hidden, convention), networks(text, kinds, hidden, convention), strict=True)
+    stack = tuple(Layer(mixer, network, norms if mixer and network else min(norms, 1)) for mixer, network in pairs)
+    if all(layer.mixer is None for layer in stack):
+        raise UnknownArchitectureError(f"{text.where}: no layer has attention or a recurrent state")
+    return stack
+
+
+def _first_attention(text: Fields, hidden: int, stack: tuple[Layer, ...]) -> tuple[int, int, int]:
+    """Heads, key/value heads and head width of the first attention layer; a stack of recurrent layers has none."""
+    for layer in stack:
+        mixer = layer.mixer
+        if isinstance(mixer, Attention):
+            return mixer.heads, mixer.kv_heads, mixer.head_dim
+        if isinstance(mixer, LatentAttention):
+            return mixer.heads, 1, mixer.kv_lora_rank + mixer.rope_dim
+        if isinstance(mixer, CompressedAttention):
+            return mixer.heads, 1, mixer.head_dim
+    if text.get(*HEADS) is None:
+        return 1, 1, hidden
+    heads = text.integer(*HEADS)
+    return heads, kv_head_count(text, heads), head_size(text, heads, hidden)
+
+
+def _widest(stack: tuple[Layer, ...]) -> int:
+    dense = [layer.network.intermediate for layer in stack if isinstance(layer.network, Dense)]
+    experts = [layer.network.intermediate for layer in stack if isinstance(layer.network, Experts)]
+    return max(dense or experts or [0])
+
+
+def _positions(text: Fields, notes: list[str]) -> int:
+    found = text.optional("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
+    if found is None:
+        notes.append("the config does not say max_position_embeddings: 2,048 assumed")
+    return found or 2048
+
+
+def _dtype(top: Fields, text: Fields) -> str:
+    stated = text.text("torch_dtype", "dtype") or top.text("torch_dtype", "dtype")
+    return _DTYPES.get(stated.removeprefix("torch."), "bfloat16")
+
+
+def _tied(top: Fields, text: Fields, convention: Convention) -> bool:
+    for fields in (text, top):
+        if fields.get("tie_word_embeddings") is not None:
+            return fields.flag("tie_word_embeddings")
+    return convention.tied
+
+
+def _architecture(top: Fields, model_type: str) -> str:
+    listed = top.sequence("architectures")
+    return str(listed[0]) if listed else model_type

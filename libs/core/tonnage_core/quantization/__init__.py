@@ -1,0 +1,1 @@
+"""Weight formats, quantisation configs and which projection they reach."""

@@ -1,0 +1,105 @@
+"""Load models and GPUs by reference: a catalogue name, or a file. The only place of the planner that reads files."""
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from tonnage_core.errors import BadInputError
+from tonnage_core.hardware import GpuSpec, find_gpu
+from tonnage_core.hardware.profile import gpu_from_profile
+from tonnage_core.models import ModelShape, shape_from_config
+
+LARGEST_FILE = 8 << 20
+"""Bytes; a config.json is a few KiB, so a larger file is something else."""
+
+
+class UnusableReferenceError(BadInputError):
+    """A model or GPU reference that leads nowhere, or to a file that cannot be used."""
+
+
+def read_json(path: Path | Traversable) -> Any:
+    """A JSON file of at most 8 MiB; one clear error for anything else."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise UnusableReferenceError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(data) > LARGEST_FILE:
+        raise UnusableReferenceError(
+            f"{path} is larger than {LARGEST_FILE >> 20} MiB: give a model's config.json, not its weights"
+        )
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UnusableReferenceError(f"{path} is not JSON: {error}") from error
+
+
+def catalogue() -> Traversable:
+    """The folder of published configs that ships with the package."""
+    return resources.files("tonnage_core.models") / "catalogue"
+
+
+@lru_cache(maxsize=1)
+def model_names() -> dict[str, str]:
+    """Every name the catalogue answers to -> its file, for `ORG/NAME` and for `ORG--NAME`."""
+    names = {entry.name[:-5]: entry.name for entry in catalogue().iterdir() if entry.name.endswith(".json")}
+    names.pop("aliases")
+    found = {**names, **{name.replace("--", "/", 1): file for name, file in names.items()}}
+    for alias, target in read_json(catalogue() / "aliases.json").items():
+        found[alias] = found[target]
+    return found
+
+
+def load_model(reference: str) -> ModelShape:
+    """A model by catalogue name, by directory, or by the path of a config.json."""
+    if not reference or "\0" in reference:
+        raise UnusableReferenceError("a model reference is empty; give a catalogue name or the path of a config.json")
+    if reference in model_names():
+        return _from_catalogue(reference)
+    path = Path(reference)
+    if len(reference) < 4096 and path.is_dir():
+        return shape_from_config(_with_quantization(path), path.name or reference)
+    if len(reference) < 4096 and path.is_file():
+        return shape_from_config(
+            _mapping(read_json(path), path), path.stem if path.name != "config.json" else path.parent.name
+        )
+    known = sorted(name for name in model_names() if "/" in name)
+    raise UnusableReferenceError(
+        f"no model {reference[:120]!r}: give the path of a config.json, a directory with one, or one of {len(known)}"
+        f" catalogue names such as {', '.join(name for name in known if name.startswith('meta-llama/Llama-3.1'))}"
+    )
+
+
+@lru_cache(maxsize=256)
+def _from_catalogue(reference: str) -> ModelShape:
+    file = catalogue() / model_names()[reference]
+    return shape_from_config(_mapping(read_json(file), file), reference.replace("--", "/", 1))
+
+
+def _mapping(value: Any, path: Path | Traversable) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UnusableReferenceError(f"{path} holds no JSON object; give a model's config.json")
+    return value
+
+
+def _with_quantization(directory: Path) -> Mapping[str, Any]:
+    """A directory's config.json, with the quantisation of hf_quant_config.json where the config has none."""
+    config = dict(_mapping(read_json(directory / "config.json"), directory))
+    beside = directory / "hf_quant_config.json"
+    if "quantization_config" not in config and beside.is_file():
+        block = dict(_mapping(read_json(beside), beside))
+        inner = block.get("quantization")
+        config["quantization_config"] = {"quant_method": "modelopt", **(inner if isinstance(inner, Mapping) else block)}
+    return config
+
+
+def load_gpu(reference: str) -> GpuSpec:
+    """A GPU by name or alias, or by the path of a GpuProfile document."""
+    path = Path(reference) if reference and "\0" not in reference and len(reference) < 4096 else None
+    if path is not None and path.suffix == ".json" and path.is_file():
+        return gpu_from_profile(_mapping(read_json(path), path))
+    return find_gpu(reference)
