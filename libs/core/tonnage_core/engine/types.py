@@ -128,8 +128,9 @@ class RequestTimeline:
     """Over all samples."""
     preemptions: int
     finish_reason: FinishReason
-    max_gap_s: float
-    """Longest time between two tokens of one sample; 0 with fewer than two."""
+    last_token_s: float | None = None
+    gaps_s: Sequence[float] = ()
+    """Times between successive tokens of one sample; empty unless the engine was asked to keep them."""
 
 
 @dataclass(slots=True)
