@@ -48,23 +48,23 @@ class Advance:
         self.ended: list[RequestTimeline] = []
         """Requests that ended and have not been collected yet."""
 
-    def scheduled(self, admitted: Iterable[Sequence], start_s: float) -> list[Sequence]:
-        """Note when requests first run and count their cache look-ups; returns those for which this was the first."""
-        first = [sequence for sequence in admitted if sequence.live.scheduled_s is None]
-        for sequence in first:
+    def scheduled(self, admitted: Iterable[Sequence], start_s: float) -> None:
+        """Note when requests first run and count their cache look-ups; a resumed request's are not counted again."""
+        for sequence in admitted:
             live = sequence.live
-            live.scheduled_s = start_s
-            if self._caching:
-                self._counters.query_tokens += sequence.prompt
-                self._counters.hit_tokens += live.hit_tokens
-        return first
+            if live.scheduled_s is None:
+                live.scheduled_s = start_s
+                if self._caching:
+                    self._counters.query_tokens += sequence.prompt
+                    self._counters.hit_tokens += live.hit_tokens
 
     def apply(self, plan: Plan, end_s: float) -> list[Row]:
         """Advance every row of a plan to the step's end."""
         return [self._advance(sequence, count, end_s) for sequence, count in plan.rows]
 
     def _advance(self, sequence: Sequence, count: int, end_s: float) -> Row:
-        row = Row(sequence, prefill_tokens=0 if sequence.decoding else count)
+        row = Row(sequence, 0 if sequence.decoding else count, first_scheduled=not sequence.live.announced)
+        sequence.live.announced = True
         sequence.computed += count
         if sequence.computed < sequence.tokens:
             return row

@@ -137,12 +137,11 @@ class Engine:
             if plan.rows:
                 break
         start = self.clock
-        first = self._advance.scheduled(plan.admitted, start)
+        self._advance.scheduled(plan.admitted, start)
         self.clock = start + self._duration(plan)
         rows = self._advance.apply(plan, self.clock)
         self.counters.preemptions += len(preempted)
         for row in rows:
-            row.first_scheduled = row.sequence in first
             if row.ended:
                 del self._live[row.sequence.request.request_id]
         return plan, rows + [Row(sequence, preempted=True) for sequence in preempted]

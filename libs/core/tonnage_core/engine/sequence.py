@@ -22,6 +22,8 @@ class LiveRequest:
     output_tokens: int = 0
     preemptions: int = 0
     unfinished: int = 1
+    announced: bool = False
+    """Some step has reported the request as scheduled."""
     gaps_s: "array[float]" = field(default_factory=lambda: array("d"))
     """Times between successive tokens of one sample, over all samples; kept only when the engine is asked to."""
 
