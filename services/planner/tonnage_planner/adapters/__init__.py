@@ -1,0 +1,1 @@
+"""Outside systems: the endpoints' HTTP servers and the endpoints file."""

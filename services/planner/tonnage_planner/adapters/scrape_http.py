@@ -1,0 +1,59 @@
+"""Metrics bodies over HTTP: one deadline a scrape, a size limit, no redirects, no proxies."""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from tonnage_core.autoscaling.observation import Outcome
+from tonnage_planner.ports import ScrapeError
+
+_HEADERS = {"accept": "text/plain;version=0.0.4", "accept-encoding": "identity", "user-agent": "tonnage-planner"}
+
+
+class HttpScraper:
+    """A connection pool for scrapes; use as an async context manager."""
+
+    def __init__(self, *, timeout_s: float, body_limit_bytes: int, concurrency: int) -> None:
+        self._timeout_s = timeout_s
+        self._limit = body_limit_bytes
+        self._slots = asyncio.Semaphore(concurrency)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=concurrency)
+        self._client = httpx.AsyncClient(timeout=None, limits=limits, headers=_HEADERS, trust_env=False)
+
+    async def __aenter__(self) -> Self:
+        """The scraper itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close every connection."""
+        await self._client.aclose()
+
+    async def text(self, url: str) -> str:
+        """The body at `url`; raises `ScrapeError` with the outcome."""
+        async with self._slots:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    body = await self._body(url)
+            except TimeoutError as error:
+                raise ScrapeError(Outcome.TIMEOUT, f"no complete answer in {self._timeout_s:g} s") from error
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise ScrapeError(Outcome.UNREACHABLE, str(error) or type(error).__name__) from error
+        try:
+            return body.decode()
+        except UnicodeDecodeError as error:
+            raise ScrapeError(Outcome.UNPARSABLE, "the body is not UTF-8") from error
+
+    async def _body(self, url: str) -> bytes:
+        async with self._client.stream("GET", url) as response:
+            if response.status_code != 200:
+                raise ScrapeError(Outcome.HTTP_ERROR, f"HTTP status {response.status_code}")
+            body = bytearray()
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) > self._limit:
+                    raise ScrapeError(Outcome.TOO_LARGE, f"more than {self._limit} bytes")
+            return bytes(body)

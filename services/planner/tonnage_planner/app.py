@@ -1,0 +1,128 @@
+"""The planner's HTTP API: targets, their explanation, endpoints."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry
+from starlette.requests import Request
+
+from tonnage_core.errors import TonnageError
+from tonnage_planner.documents import (
+    EndpointDocument,
+    EndpointsDocument,
+    ExplainDocument,
+    TargetDocument,
+    TargetsDocument,
+    explain_fields,
+    target_fields,
+)
+from tonnage_planner.fleet import Decided, Fleet
+from tonnage_planner.metrics import PlannerMetrics
+from tonnage_planner.ports import EndpointSource, Scraper
+from tonnage_planner.settings import PlannerSettings
+from tonnage_planner.watch import Watch
+from tonnage_runtime.clock import Clock
+from tonnage_runtime.http_app import build_base_app
+
+
+class UnknownPoolError(TonnageError):
+    """No such pool: answered with 404."""
+
+    def __init__(self, pool: str, known: list[str]) -> None:
+        super().__init__(f"no pool {pool!r}; known: {', '.join(known) or 'none yet'}")
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The planner's adapters."""
+
+    source: EndpointSource
+    scraper: Scraper
+    clock: Clock
+    registry: CollectorRegistry
+
+
+def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
+    """The service; scraping starts and ends with the app."""
+    fleet = Fleet(settings)
+    metrics = PlannerMetrics(ports.registry)
+    metrics.fleet.attach(fleet, ports.clock)
+    watch = Watch(
+        settings,
+        fleet,
+        source=ports.source,
+        scraper=ports.scraper,
+        metrics=metrics,
+        clock=ports.clock,
+    )
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(watch.run())
+        yield
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+    app = build_base_app("Tonnage planner", ports.registry, not_ready=lambda: _not_ready(fleet), lifespan=lifespan)
+    app.add_exception_handler(UnknownPoolError, _not_found)
+    _add_routes(app, settings, fleet, ports.clock)
+    return app
+
+
+def _add_routes(app: FastAPI, settings: PlannerSettings, fleet: Fleet, clock: Clock) -> None:
+    missing: dict[int | str, dict[str, Any]] = {404: {"description": "No such pool"}}
+
+    @app.get("/v1/targets", tags=["targets"])
+    async def targets() -> TargetsDocument:
+        """Every pool's target."""
+        return TargetsDocument(targets=[_target(pool, fleet, clock) for pool in fleet.decided])
+
+    @app.get("/v1/targets/{pool:path}", tags=["targets"], responses=missing)
+    async def target(pool: str) -> TargetDocument:
+        """One pool's target and the reasons."""
+        return _target(pool, fleet, clock)
+
+    @app.get("/v1/explain/{pool:path}", tags=["targets"], responses=missing)
+    async def explain(pool: str) -> ExplainDocument:
+        """One pool's target with the load, the needs, the policy and the endpoints it was derived from."""
+        now, decided = clock.monotonic(), _decided(pool, fleet)
+        seen = fleet.observations(now, pool)
+        fields = target_fields(pool, decided, seen, now) | explain_fields(decided, settings.policy_of(pool), seen)
+        return ExplainDocument.model_validate(fields)
+
+    @app.get("/v1/endpoints", tags=["endpoints"])
+    async def endpoints() -> EndpointsDocument:
+        """Every endpoint as seen now; what is unknown is null."""
+        seen = [EndpointDocument.of(one) for one in fleet.observations(clock.monotonic())]
+        return EndpointsDocument(endpoints=seen, list_error=fleet.source_error)
+
+
+def _target(pool: str, fleet: Fleet, clock: Clock) -> TargetDocument:
+    now, decided = clock.monotonic(), _decided(pool, fleet)
+    return TargetDocument.model_validate(target_fields(pool, decided, fleet.observations(now, pool), now))
+
+
+def _decided(pool: str, fleet: Fleet) -> Decided:
+    decided = fleet.decided.get(pool)
+    if decided is None:
+        raise UnknownPoolError(pool, sorted(fleet.decided))
+    return decided
+
+
+def _not_ready(fleet: Fleet) -> str | None:
+    if not fleet.listed and fleet.source_error is None:
+        return "the endpoint list was not read yet"
+    if fleet.source_error is not None and not fleet.urls:
+        return f"the endpoint list cannot be read: {fleet.source_error}"
+    waiting = [pool for pool in fleet.pools if pool not in fleet.decided]
+    return f"no decision yet for {', '.join(waiting)}" if waiting else None
+
+
+async def _not_found(_: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": {"message": str(error), "type": "not_found_error"}}, status_code=404)

@@ -1,0 +1,110 @@
+"""The planner's memory: a track an endpoint, a state and the last decision a pool."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tonnage_core.autoscaling.observation import Attempt, Observation, Track, advance, observe
+from tonnage_core.autoscaling.signals import RouterQueue
+from tonnage_core.autoscaling.state_machine import Decision, PoolState, decide
+from tonnage_planner.settings import EndpointSettings, PlannerSettings
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A pool's decision and when it was made (monotonic seconds)."""
+
+    decision: Decision
+    changed_at_s: float | None
+    at_s: float
+
+
+class Fleet:
+    """Holds what was seen; every number it gives comes from the pure decision."""
+
+    def __init__(self, settings: PlannerSettings) -> None:
+        self._settings = settings
+        self._tracks: dict[str, Track] = {}
+        self._states: dict[str, PoolState] = {}
+        self._router_known_at_s: float | None = None
+        self._router_waiting: Mapping[str, float] = {}
+        self._started_at_s: float | None = None
+        self.decided: dict[str, Decided] = {}
+        self.source_error: str | None = None
+        """Why the endpoint list could not be read, while the last good one stays in use."""
+
+    def list_endpoints(self, endpoints: Sequence[EndpointSettings], now_s: float) -> None:
+        """Follow the list: new endpoints get a track, those that left are forgotten with their last load."""
+        first = self._started_at_s is None
+        self._started_at_s = now_s if self._started_at_s is None else self._started_at_s
+        listed = {endpoint.url: endpoint for endpoint in endpoints}
+        self._tracks = {url: self._track(url, one.pool_name, now_s, joined=not first) for url, one in listed.items()}
+        pools = {endpoint.pool_name for endpoint in endpoints} | set(self._settings.pools)
+        self._states = {pool: self._states.get(pool, PoolState()) for pool in sorted(pools)}
+        self.decided = {pool: decided for pool, decided in self.decided.items() if pool in pools}
+
+    def _track(self, url: str, pool: str, now_s: float, *, joined: bool) -> Track:
+        known = self._tracks.get(url)
+        return known if known is not None and known.pool == pool else Track(url, pool, listed_at_s=now_s, joined=joined)
+
+    @property
+    def listed(self) -> bool:
+        """True once an endpoint list was read."""
+        return self._started_at_s is not None
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """The listed endpoints."""
+        return tuple(self._tracks)
+
+    @property
+    def pools(self) -> Sequence[str]:
+        """Pools with an endpoint or a policy of their own."""
+        return tuple(self._states)
+
+    @property
+    def every_endpoint_tried(self) -> bool:
+        """True when each listed endpoint was scraped at least once, well or not."""
+        return all(track.last is not None for track in self._tracks.values())
+
+    def record(self, url: str, attempt: Attempt) -> None:
+        """One scrape's result; of an endpoint that left the list meanwhile it is dropped."""
+        track = self._tracks.get(url)
+        if track is not None:
+            self._tracks[url] = advance(track, attempt)
+
+    def record_router(self, waiting: Mapping[str, float], now_s: float) -> None:
+        """The router's queue by pool; pools it does not name stay unknown."""
+        self._router_waiting = waiting
+        self._router_known_at_s = now_s
+
+    def observations(self, now_s: float, pool: str | None = None) -> list[Observation]:
+        """Every endpoint as seen now, of one pool or of all."""
+        return [
+            observe(
+                track,
+                now_s,
+                stale_after_s=self._settings.stale_after_s,
+                start_grace_s=self._settings.start_grace_s,
+            )
+            for track in self._tracks.values()
+            if pool is None or track.pool == pool
+        ]
+
+    def decide(self, now_s: float) -> Mapping[str, Decision]:
+        """Decide for every pool; returns the decisions by pool."""
+        made: dict[str, Decision] = {}
+        for pool, state in self._states.items():
+            policy = self._settings.policy_of(pool)
+            seen = self.observations(now_s, pool)
+            self._states[pool], made[pool] = decide(state, seen, now_s, policy, self._router_queue(pool, now_s))
+            self.decided[pool] = Decided(made[pool], self._states[pool].changed_at_s, now_s)
+        return made
+
+    def _router_queue(self, pool: str, now_s: float) -> RouterQueue | None:
+        if self._settings.router_url is None:
+            return None
+        known_at = self._router_known_at_s
+        if known_at is not None and now_s - known_at <= self._settings.stale_after_s and pool in self._router_waiting:
+            return RouterQueue(self._router_waiting[pool])
+        since = known_at if known_at is not None else self._started_at_s
+        return RouterQueue(None, now_s - (since if since is not None else now_s))

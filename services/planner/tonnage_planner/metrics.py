@@ -1,0 +1,149 @@
+"""The planner's metrics: counters of what it did, and gauges read from the fleet at scrape time."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from tonnage_core.autoscaling.engine_metrics import Signal
+from tonnage_core.autoscaling.observation import Knowledge, Observation
+from tonnage_core.autoscaling.state_machine import Decision
+from tonnage_planner.fleet import Fleet
+from tonnage_planner.settings import PlannerSettings
+from tonnage_runtime.clock import Clock
+from tonnage_runtime.metrics import LATENCY_BUCKETS_S
+
+
+class PlannerMetrics:
+    """Every metric, declared once against the registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.fleet = FleetCollector()
+        registry.register(self.fleet)
+        self.scrapes = Counter(
+            "tonnage_planner_scrapes_total", "Scrapes of engine endpoints by outcome.", ["outcome"], registry=registry
+        )
+        self.router_scrapes = Counter(
+            "tonnage_planner_router_scrapes_total", "Scrapes of the router by outcome.", ["outcome"], registry=registry
+        )
+        self.scrape_duration = Histogram(
+            "tonnage_planner_scrape_duration_seconds",
+            "Duration of the scrapes that gave a reading.",
+            buckets=LATENCY_BUCKETS_S[:12],
+            registry=registry,
+        )
+        self.decisions = Counter(
+            "tonnage_planner_decisions_total",
+            "Decisions by pool and by the code of the reason that settled them.",
+            ["pool", "code"],
+            registry=registry,
+        )
+        self.target_changes = Counter(
+            "tonnage_planner_target_changes_total",
+            "Changes of a pool's desired replicas by direction and by the signal that moved it.",
+            ["pool", "direction", "signal"],
+            registry=registry,
+        )
+
+    def count_decision(self, pool: str, decision: Decision, before: int | None) -> None:
+        """Count one decision, and the change when the target moved."""
+        self.decisions.labels(pool, decision.reasons[-1].code.value).inc()
+        if before is not None and decision.target != before:
+            direction = "up" if decision.target > before else "down"
+            signal = decision.moved_by.value if decision.moved_by else "none"
+            self.target_changes.labels(pool, direction, signal).inc()
+
+
+class FleetCollector(Collector):
+    """Gauges from the fleet as it is when scraped; a pool or endpoint that left has no series."""
+
+    def __init__(self) -> None:
+        self._now_s: Callable[[], float] = lambda: 0.0
+        self._fleet = Fleet(PlannerSettings())
+
+    def attach(self, fleet: Fleet, clock: Clock) -> None:
+        """Read from `fleet`; until then every family is empty."""
+        self._fleet = fleet
+        self._now_s = clock.monotonic
+
+    def collect(self) -> Iterable[Metric]:
+        """Every gauge family."""
+        now = self._now_s()
+        yield from _targets(self._fleet, now)
+        yield _needs(self._fleet)
+        yield from _loads(self._fleet)
+        yield from _endpoints(self._fleet.observations(now))
+        yield GaugeMetricFamily(
+            "tonnage_planner_endpoint_list_readable",
+            "1 when the endpoint list could be read at the last tick.",
+            value=0 if self._fleet.source_error else 1,
+        )
+
+
+def _targets(fleet: Fleet, now_s: float) -> Iterator[Metric]:
+    desired = GaugeMetricFamily("tonnage_planner_desired_replicas", "Replicas the pool should have.", labels=["pool"])
+    age = GaugeMetricFamily(
+        "tonnage_planner_decision_age_seconds", "Time since the pool's last decision.", labels=["pool"]
+    )
+    for pool, decided in fleet.decided.items():
+        desired.add_metric([pool], decided.decision.target)
+        age.add_metric([pool], now_s - decided.at_s)
+    yield desired
+    yield age
+
+
+def _needs(fleet: Fleet) -> Metric:
+    needs = GaugeMetricFamily(
+        "tonnage_planner_signal_replicas",
+        "Replicas each signal asks for; NaN while the signal is unknown or not used.",
+        labels=["pool", "signal"],
+    )
+    for pool, decided in fleet.decided.items():
+        for need in decided.decision.needs:
+            needs.add_metric([pool, need.signal.value], math.nan if need.replicas is None else need.replicas)
+    return needs
+
+
+def _loads(fleet: Fleet) -> Iterator[Metric]:
+    requests = GaugeMetricFamily(
+        "tonnage_planner_pool_requests",
+        "Requests in the pool's known engines; NaN while unknown.",
+        labels=["pool", "state"],
+    )
+    kv = GaugeMetricFamily(
+        "tonnage_planner_pool_kv_full_endpoints",
+        "KV usage summed over the pool's known endpoints: 2 is two full caches; NaN while unknown.",
+        labels=["pool"],
+    )
+    for pool, decided in fleet.decided.items():
+        totals = decided.decision.load.totals
+        for signal in (Signal.RUNNING, Signal.WAITING):
+            total = totals[signal]
+            requests.add_metric([pool, signal.value], total.known if total.known_endpoints else math.nan)
+        total = totals[Signal.KV_USAGE]
+        kv.add_metric([pool], total.known if total.known_endpoints else math.nan)
+    yield requests
+    yield kv
+
+
+def _endpoints(seen: Iterable[Observation]) -> Iterator[Metric]:
+    state = GaugeMetricFamily(
+        "tonnage_planner_endpoint_state",
+        "1 for the endpoint's present state: fresh, stale, pending or unknown.",
+        labels=["pool", "endpoint", "state"],
+    )
+    age = GaugeMetricFamily(
+        "tonnage_planner_endpoint_reading_age_seconds",
+        "Time since the endpoint's last good reading; no series when there was none.",
+        labels=["pool", "endpoint"],
+    )
+    for one in seen:
+        for knowledge in Knowledge:
+            state.add_metric([one.pool, one.url, knowledge.value], one.knowledge is knowledge)
+        if one.age_s is not None:
+            age.add_metric([one.pool, one.url], one.age_s)
+    yield state
+    yield age

@@ -1,0 +1,33 @@
+"""What the planner needs from outside."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tonnage_core.autoscaling.observation import Outcome
+from tonnage_core.errors import TonnageError
+from tonnage_planner.settings import EndpointSettings
+
+
+class ScrapeError(TonnageError):
+    """A metrics body could not be had; `outcome` is the metric's label, `detail` the cause in words."""
+
+    def __init__(self, outcome: Outcome, detail: str) -> None:
+        super().__init__(f"{outcome.value}: {detail}")
+        self.outcome = outcome
+        self.detail = detail
+
+
+class Scraper(Protocol):
+    """Fetches metrics bodies."""
+
+    async def text(self, url: str) -> str:
+        """The body at `url` within the deadline and the size limit; raises `ScrapeError`."""
+        ...
+
+
+class EndpointSource(Protocol):
+    """Says which endpoints there are now."""
+
+    def endpoints(self) -> Sequence[EndpointSettings]:
+        """The current list; raises `SettingsError` when it cannot be read."""
+        ...

@@ -1,0 +1,108 @@
+"""What the planner can be told, by `TONNAGE_PLANNER_<FIELD>` or a YAML file."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from tonnage_core.autoscaling.policy import ScalingPolicy
+from tonnage_core.errors import BadInputError
+from tonnage_runtime.errors import SettingsError
+from tonnage_runtime.settings import Settings
+
+
+class EndpointSettings(Settings):
+    """One engine endpoint; the same line the router reads."""
+
+    url: str = Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")
+    """Base URL of the engine's server; `/metrics` is added."""
+    model: str
+    """The model it serves."""
+    pool: str = ""
+    """The pool it belongs to; the model's name when empty."""
+    role: Literal["both", "prefill", "decode"] = "both"
+    """Its part in disaggregated serving; not used for targets."""
+    gpu_profile: str | None = None
+    """The GpuProfile (`node/index`) it runs on; not used for targets."""
+    cost: float = 1.0
+    """Relative cost; not used for targets."""
+
+    @property
+    def pool_name(self) -> str:
+        """The pool it belongs to."""
+        return self.pool or self.model
+
+
+class PolicySettings(Settings):
+    """A pool's scaling policy; an empty field keeps the default of the policy above it."""
+
+    min_replicas: int = ScalingPolicy.min_replicas
+    """Fewest replicas, whatever the load."""
+    max_replicas: int = ScalingPolicy.max_replicas
+    """Most replicas, whatever the load."""
+    target_kv_usage: float = ScalingPolicy.target_kv_usage
+    """Share of KV blocks in use a replica, above which one more is wanted."""
+    target_waiting_per_replica: float = ScalingPolicy.target_waiting_per_replica
+    """Queued requests a replica, above which more are wanted."""
+    target_running_per_replica: float | None = ScalingPolicy.target_running_per_replica
+    """Requests in flight a replica at the SLO, once measured; empty leaves the signal out."""
+    max_growth: float = ScalingPolicy.max_growth
+    """Most replicas a queue may ask for, as a multiple of those that serve."""
+    scale_down_after_s: float = ScalingPolicy.scale_down_after_s
+    """The load must fit fewer replicas for this long."""
+    scale_down_margin: float = ScalingPolicy.scale_down_margin
+    """Share of each target that fewer replicas may reach."""
+    unknown_hold_s: float = ScalingPolicy.unknown_hold_s
+    """An unknown endpoint blocks scale-down for this long; then it is taken to be as busy as the busiest known one."""
+    safe_replicas: int = ScalingPolicy.safe_replicas
+    """Fewest replicas once no endpoint has been known for `unknown_hold_s`."""
+
+
+class PlannerSettings(Settings):
+    """The planner service."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(default=8090, ge=0, le=65535)
+    """Port of the API, health and metrics; 0 takes a free one."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least severe log line written."""
+    drain_timeout_s: float = Field(default=5.0, gt=0)
+    """Open requests get this long to end at shutdown."""
+    endpoints: tuple[EndpointSettings, ...] = ()
+    """The endpoints, as a list; or name a file."""
+    endpoints_file: Path | None = None
+    """A YAML file with `endpoints:`; read again when it changes."""
+    router_url: str | None = Field(default=None, pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")
+    """The router's admin address: its `/metrics` says how many requests wait outside every engine."""
+    scrape_interval_s: float = Field(default=2.0, gt=0)
+    """Time between scrapes of one endpoint, and between decisions."""
+    scrape_timeout_s: float = Field(default=1.0, gt=0)
+    """Deadline of one scrape from connect to the last byte."""
+    scrape_body_limit_bytes: int = Field(default=4 << 20, gt=0)
+    """Largest metrics body read; a longer one is unknown, not truncated."""
+    scrape_concurrency: int = Field(default=256, gt=0)
+    """Scrapes in flight at once."""
+    stale_after_s: float = Field(default=10.0, gt=0)
+    """A reading older than this is no longer used: five missed scrapes at the default interval."""
+    start_grace_s: float = Field(default=600.0, ge=0)
+    """An endpoint that never answered counts as starting for this long after it is listed."""
+    policy: PolicySettings = PolicySettings()
+    """The policy of every pool that has none of its own."""
+    pools: dict[str, PolicySettings] = Field(default_factory=dict)
+    """Policies by pool; fields not given are taken from `policy`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_unset(cls, values: Any) -> Any:
+        """An empty environment variable means the default: charts set names unconditionally."""
+        return {k: v for k, v in values.items() if v != ""} if isinstance(values, dict) else values
+
+    def policy_of(self, pool: str) -> ScalingPolicy:
+        """The pool's policy; raises `SettingsError` when its numbers contradict each other."""
+        own = self.pools.get(pool)
+        merged = self.policy.model_dump() | (own.model_dump(exclude_unset=True) if own else {})
+        try:
+            return ScalingPolicy(**merged)
+        except BadInputError as error:
+            raise SettingsError(f"pool {pool}: {error}") from error

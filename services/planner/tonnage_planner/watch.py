@@ -1,0 +1,178 @@
+"""The loop: scrape every endpoint at its own pace, decide at each tick.
+
+A scrape runs in its own task with its own deadline and records its result when it ends, so an endpoint that hangs
+delays nobody; while its scrape is in flight no second one is started.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Coroutine, Mapping
+
+from tonnage_core.autoscaling.engine_metrics import WANTED, NoEngineMetricsError, read_engine
+from tonnage_core.autoscaling.exposition import UnparsableError, parse
+from tonnage_core.autoscaling.observation import Attempt, Outcome
+from tonnage_core.autoscaling.state_machine import Decision
+from tonnage_planner.fleet import Fleet
+from tonnage_planner.metrics import PlannerMetrics
+from tonnage_planner.ports import EndpointSource, ScrapeError, Scraper
+from tonnage_planner.settings import PlannerSettings
+from tonnage_runtime.clock import Clock
+from tonnage_runtime.errors import SettingsError
+
+ROUTER_QUEUE = "tonnage_router_queue_requests"
+log = logging.getLogger("tonnage.planner")
+
+
+class Watch:
+    """Scrapes and decides until cancelled."""
+
+    def __init__(
+        self,
+        settings: PlannerSettings,
+        fleet: Fleet,
+        *,
+        source: EndpointSource,
+        scraper: Scraper,
+        metrics: PlannerMetrics,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._fleet = fleet
+        self._source = source
+        self._scraper = scraper
+        self._metrics = metrics
+        self._clock = clock
+        self._in_flight: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Tick for ever; cancels its scrapes when it is cancelled."""
+        try:
+            self._guarded_tick()
+            await self.settle()
+            while True:
+                self._guarded_tick()
+                await asyncio.sleep(self._settings.scrape_interval_s)
+        finally:
+            await self._cancel()
+
+    def _guarded_tick(self) -> None:
+        """A tick that cannot end the loop: a defect in one decision must not stop every later one."""
+        try:
+            self.tick()
+        except Exception:
+            log.exception("tick failed")
+
+    def tick(self) -> None:
+        """Follow the endpoint list, decide on what is known, start the next scrapes."""
+        self._follow_list()
+        if self._fleet.decided or self._fleet.every_endpoint_tried:
+            self._decide()
+        for url in self._fleet.urls:
+            self._start(url, self._scrape(url))
+        if self._settings.router_url is not None:
+            self._start("router", self._scrape_router(self._settings.router_url))
+
+    @property
+    def in_flight(self) -> int:
+        """Scrapes that have not ended."""
+        return len(self._in_flight)
+
+    async def settle(self) -> None:
+        """Wait for the scrapes in flight."""
+        await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
+
+    def _follow_list(self) -> None:
+        try:
+            endpoints = self._source.endpoints()
+        except SettingsError as error:
+            if self._fleet.source_error is None:
+                log.error("endpoint list cannot be read; the last one stays", extra={"error": str(error)})
+            self._fleet.source_error = str(error)
+            return
+        self._fleet.source_error = None
+        self._fleet.list_endpoints(endpoints, self._clock.monotonic())
+
+    def _decide(self) -> None:
+        before = {pool: decided.decision.target for pool, decided in self._fleet.decided.items()}
+        for pool, decision in self._fleet.decide(self._clock.monotonic()).items():
+            self._metrics.count_decision(pool, decision, before.get(pool))
+            if decision.target != before.get(pool):
+                log.info("target", extra=_line(pool, decision, before.get(pool)))
+
+    def _start(self, key: str, work: Coroutine[None, None, None]) -> None:
+        if key in self._in_flight:
+            work.close()
+            return
+        task = asyncio.create_task(work)
+        self._in_flight[key] = task
+        task.add_done_callback(lambda ended: self._ended(key, ended))
+
+    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
+        self._in_flight.pop(key, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("scrape failed unexpectedly", exc_info=error, extra={"endpoint": key})
+
+    async def _scrape(self, url: str) -> None:
+        attempt = await self._attempt(url)
+        self._metrics.scrapes.labels(attempt.outcome.value).inc()
+        self._fleet.record(url, attempt)
+
+    async def _attempt(self, url: str) -> Attempt:
+        started = self._clock.monotonic()
+        try:
+            text = await self._scraper.text(f"{url.rstrip('/')}/metrics")
+            reading = read_engine(parse(text, WANTED))
+        except ScrapeError as error:
+            return Attempt(self._clock.monotonic(), error.outcome, detail=error.detail)
+        except UnparsableError as error:
+            return Attempt(self._clock.monotonic(), Outcome.UNPARSABLE, detail=str(error))
+        except NoEngineMetricsError as error:
+            return Attempt(self._clock.monotonic(), Outcome.NO_ENGINE_METRICS, detail=str(error))
+        ended = self._clock.monotonic()
+        self._metrics.scrape_duration.observe(ended - started)
+        return Attempt(ended, Outcome.OK, reading)
+
+    async def _scrape_router(self, url: str) -> None:
+        try:
+            waiting = router_waiting(await self._scraper.text(f"{url.rstrip('/')}/metrics"))
+        except ScrapeError as error:
+            outcome = error.outcome
+        except UnparsableError:
+            outcome = Outcome.UNPARSABLE
+        else:
+            outcome = Outcome.OK
+            self._fleet.record_router(waiting, self._clock.monotonic())
+        self._metrics.router_scrapes.labels(outcome.value).inc()
+
+    async def _cancel(self) -> None:
+        tasks = list(self._in_flight.values())
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+def router_waiting(text: str) -> Mapping[str, float]:
+    """Requests that wait in the router, by pool; a value that is not a finite number >= 0 is left out as unknown."""
+    waiting: dict[str, float] = {}
+    unknown: set[str] = set()
+    for sample in parse(text, {ROUTER_QUEUE}).samples.get(ROUTER_QUEUE, ()):
+        pool = sample.label("pool") or ""
+        if math.isfinite(sample.value) and sample.value >= 0:
+            waiting[pool] = waiting.get(pool, 0.0) + sample.value
+        else:
+            unknown.add(pool)
+    return {pool: value for pool, value in waiting.items() if pool not in unknown}
+
+
+def _line(pool: str, decision: Decision, before: int | None) -> dict[str, object]:
+    return {
+        "pool": pool,
+        "replicas": decision.target,
+        "before": before,
+        "moved_by": decision.moved_by.value if decision.moved_by else None,
+        "reasons": [f"{reason.code.value}: {reason.text}" for reason in decision.reasons],
+    }
