@@ -8,7 +8,11 @@ import click
 
 from tonnage_core.errors import BadInputError, TonnageError
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "probe": "probe",
+    "replay": "replay",
+    "up": "up",
+}
 """Command name -> module of `tonnage_cli` with a click command named `command`; imported only when used."""
 
 

@@ -82,7 +82,7 @@ def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
 async def serve(
     app: FastAPI, sock: socket.socket, *, drain_timeout_s: float = 10.0, stop: asyncio.Event | None = None
 ) -> None:
-    """Serve `app` on `sock` until SIGTERM, SIGINT or `stop`; open requests get `drain_timeout_s` to end."""
+    """Serve `app` on `sock` until `stop` (by default SIGTERM or SIGINT); open requests get `drain_timeout_s` to end."""
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -91,10 +91,10 @@ async def serve(
         timeout_graceful_shutdown=int(drain_timeout_s) or 1,
     )
     server = _Server(config)
-    stop = stop or asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    if stop is None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     waiting = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
