@@ -16,6 +16,7 @@ from tonnage_cli.output import json_option, print_json
 from tonnage_core.slo import Slo
 from tonnage_loadgen import html
 from tonnage_loadgen.trace_file import read_trace
+from tonnage_runtime.catalogue import load_gpu, load_model
 
 POLICIES = ("prefix", "round_robin", "least_load", "power_of_two", "session", "consistent_hash")
 
@@ -69,6 +70,9 @@ def command(
     """Run the local fleet: engines, router, planner, GPU agent, cold start; replay a trace, report, stay up."""
     if once and trace is None:
         raise click.UsageError("--once replays a trace and ends: name one with --replay")
+    if not fleet["engine_urls"]:  # known before ten processes start
+        load_model(fleet["model"])
+        load_gpu(fleet["gpu"])
     workload = _workload(trace, limit, max_input, prompt_format, Slo(slo_ttft_ms, slo_tpot_ms)) if trace else None
     return uvloop.run(_up(FleetOptions(**fleet), workload, urls_file=urls_file, once=once, as_json=as_json))
 
