@@ -35,7 +35,7 @@ class Slo:
 class RequestRecord:
     """One request as measured, in wall seconds from the run's start. None is unknown, never zero.
 
-    `sent_s` is when its bytes were written, `first_s` and `last_s` when its first and last token came, `gaps_s` the
+    `dispatched_s` is when the generator took it up, `sent_s` when its bytes were written, `first_s` and `last_s` when its first and last token came, `gaps_s` the
     times between successive token events. `outcome` is "ok" or the kind of error. `cached_tokens` are the prompt
     tokens the engine says it took from its prefix cache.
     """
@@ -43,6 +43,7 @@ class RequestRecord:
     index: int
     prompt_tokens: int
     intended_s: float
+    dispatched_s: float | None = None
     sent_s: float | None = None
     first_s: float | None = None
     last_s: float | None = None
@@ -75,8 +76,8 @@ class RequestRecord:
 
     @property
     def lateness_s(self) -> float | None:
-        """How long after the intended instant the bytes were written: the generator's own delay."""
-        return None if self.sent_s is None else self.sent_s - self.intended_s
+        """How long after the intended instant the generator took the request up: its own delay, not the server's."""
+        return None if self.dispatched_s is None else self.dispatched_s - self.intended_s
 
     @property
     def length_class(self) -> str:

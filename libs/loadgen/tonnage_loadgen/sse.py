@@ -1,0 +1,121 @@
+"""Server-sent events of a completion stream, read at the lowest cost a token: bytes are searched, not parsed.
+
+The usual event, one line `data: {... "choices":[{ ...}`, is recognised by two byte searches. JSON has no raw newline,
+and a quote inside a string is escaped, so neither search can be fooled by generated text. Everything else (other
+spacing, `[DONE]`, usage, errors, comments, CRLF line ends, several data lines) takes the careful way.
+"""
+
+from array import array
+from typing import Any
+
+import orjson
+
+_USUAL_START = b"data: {"
+_USUAL_CHOICE = b'"choices":[{'
+
+
+class CompletionStream:
+    """Feeds on body bytes however they are cut; keeps one time a token event.
+
+    `times` are the instants of events with a choice. After the stream, `usage`, `last_event`, `error` and `done` say
+    how it ended.
+    """
+
+    __slots__ = ("_tail", "done", "error", "last_event", "times", "usage_event")
+
+    def __init__(self) -> None:
+        self.times = array("d")
+        self.usage_event: bytes | None = None
+        self.last_event = b""
+        self.error: bytes | None = None
+        self.done = False
+        self._tail = b""
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Take body bytes that arrived at `now` (seconds)."""
+        if self._tail:
+            data = self._tail + data
+        if b"\r" in data:
+            data, held = _unix_lines(data)
+        else:
+            held = b""
+        *events, tail = data.split(b"\n\n")
+        self._tail = tail + held
+        for event in events:
+            if event.startswith(_USUAL_START) and _USUAL_CHOICE in event:
+                self.times.append(now)
+                self.last_event = event
+            else:
+                self._careful(event, now)
+
+    def end(self, now: float) -> None:
+        """The body is over: an event without its blank line still counts."""
+        rest, self._tail = self._tail.strip(b"\r\n"), b""
+        if rest:
+            self._careful(rest, now)
+
+    def drop_empty_end(self) -> None:
+        """Forget the time of a last event that only says why the stream ended: no text, no token."""
+        event = _document(_payload(self.last_event))
+        choice = _first_choice(event)
+        if choice is None or choice.get("finish_reason") is None or len(self.times) < 2:
+            return
+        if choice.get("text", None) == "":
+            self.times.pop()
+
+    def usage(self) -> dict[str, Any] | None:
+        """The `usage` object, from its own chunk or from the last one."""
+        for event in (self.usage_event, self.last_event):
+            if event:
+                usage = _document(_payload(event)).get("usage")
+                if isinstance(usage, dict):
+                    return usage
+        return None
+
+    def finish_reason(self) -> str | None:
+        """Why the last choice ended, as the server words it."""
+        reason = (_first_choice(_document(_payload(self.last_event))) or {}).get("finish_reason")
+        return reason if isinstance(reason, str) else None
+
+    def _careful(self, event: bytes, now: float) -> None:
+        payload = _payload(event)
+        if not payload:
+            return
+        if payload == b"[DONE]":
+            self.done = True
+            return
+        document = _document(payload)
+        if _first_choice(document) is not None:
+            self.times.append(now)
+            self.last_event = event
+        elif document.get("error") is not None or document.get("object") == "error" or not document:
+            self.error = payload
+        if isinstance(document.get("usage"), dict):
+            self.usage_event = event
+
+
+def _unix_lines(data: bytes) -> tuple[bytes, bytes]:
+    """CRLF and lone CR as LF; a CR at the end is held back, for its LF may come next."""
+    held = b"\r" if data.endswith(b"\r") else b""
+    whole = data[: len(data) - len(held)]
+    return whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n"), held
+
+
+def _payload(event: bytes) -> bytes:
+    lines = event.split(b"\n")
+    return b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")).strip()
+
+
+def _document(payload: bytes) -> dict[str, Any]:
+    try:
+        document = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _first_choice(document: dict[str, Any]) -> dict[str, Any] | None:
+    choices = document.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        return choices[0]
+    return None
