@@ -6,6 +6,7 @@ token unless they are equal modulo 65,536, and always within the first four.
 """
 
 import hashlib
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -42,7 +43,7 @@ class Vocabulary:
         """2 * POOL pseudo-random token ids, the same in every process."""
         raw = hashlib.shake_128(b"tonnage trace filler").digest(2 * POOL * 4)
         size, ids = len(self.ids), self.ids
-        return [ids[int.from_bytes(raw[at : at + 4], "little") % size] for at in range(0, len(raw), 4)]
+        return [ids[drawn % size] for drawn in struct.unpack(f"<{2 * POOL}I", raw)]
 
     def head(self, hash_id: int) -> list[int]:
         """The block id as tokens, lowest digit first, always `digits` of them."""
