@@ -1,4 +1,4 @@
-"""Any workload on any small engine: budgets kept, everybody ends, aborts free everything, running ahead changes nothing."""
+"""Any workload on any small engine: budgets kept, everybody ends, aborts free everything, running ahead is exact."""
 
 from dataclasses import dataclass
 

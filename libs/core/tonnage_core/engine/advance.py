@@ -47,6 +47,8 @@ class Advance:
         self._caching = scheduler.kv.pool.caching
         self.ended: list[RequestTimeline] = []
         """Requests that ended and have not been collected yet."""
+        self.started: list[tuple[float, str]] = []
+        """(time, request id) of first tokens that have not been collected yet."""
 
     def scheduled(self, admitted: Iterable[Sequence], start_s: float) -> None:
         """Note when requests first run and count their cache look-ups; a resumed request's are not counted again."""
@@ -87,6 +89,7 @@ class Advance:
         live.last_token_s = end_s
         if live.first_token_s is None:
             live.first_token_s = end_s
+            self.started.append((end_s, live.request.request_id))
         if sample.outputs and self._keep_gaps:
             live.gaps_s.append(end_s - sample.last_token_s)
         sample.outputs += 1

@@ -82,6 +82,7 @@ class Engine:
         start = self.clock = max(self.clock, now)
         plan, rows = self._iterate()
         self._advance.ended.clear()
+        self._advance.started.clear()
         return StepResult(
             start_s=start,
             duration_s=self.clock - start,
@@ -99,9 +100,13 @@ class Engine:
         while self._live and self.clock < until:
             if not self._run_ahead(until):
                 self._iterate()
-        ended = list(self._advance.ended)
-        self._advance.ended.clear()
+        ended, self._advance.ended = self._advance.ended, []
         return ended
+
+    def first_tokens(self) -> list[tuple[float, str]]:
+        """(time, request id) of the first tokens that came out of `run_until` since the last call, in order."""
+        started, self._advance.started = self._advance.started, []
+        return started
 
     @property
     def stats(self) -> EngineStats:

@@ -75,7 +75,10 @@ class Sequence:
 
     def keys(self, start: int, stop: int) -> Iterator[BlockKey]:
         """Keys of full blocks `start` to `stop`, as far as they are known."""
-        return islice(chain(self.live.request.block_hashes, self.own_keys), start, stop)
+        prompt = self.live.request.block_hashes
+        if start >= len(prompt):
+            return iter(self.own_keys[start - len(prompt) : stop - len(prompt)])
+        return islice(chain(prompt, self.own_keys), start, stop)
 
     @property
     def known_keys(self) -> int:

@@ -1,0 +1,209 @@
+"""A fleet in one process: engines, a router, and a trace of arrivals, on simulated time.
+
+Routing is `tonnage_core.scheduling`, the live router's own code, and sees what a live router would see: its own
+reservations, released when first and last tokens come back, its own prefix index at the granularity of trace blocks,
+and gauges as old as the last scrape.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+from tonnage_core.engine.batch import StepClock
+from tonnage_core.engine.engine import Engine
+from tonnage_core.engine.errors import RequestTooLongError
+from tonnage_core.engine.trace_keys import trace_chain, trace_keys
+from tonnage_core.engine.types import EngineConfig, EngineCounters, EngineRequest, RequestTimeline
+from tonnage_core.prefix_index.block_hash import seed_hash
+from tonnage_core.scheduling.profile import Profile
+from tonnage_core.scheduling.scheduler import Reservation, Scheduler
+from tonnage_core.scheduling.types import Candidate, SchedulingRequest
+from tonnage_core.slo import RequestRecord
+from tonnage_core.traces import TraceRequest
+
+if TYPE_CHECKING:
+    from random import Random
+
+TOO_LONG = "request_too_long"
+"""Outcome of a request that no engine of the fleet can hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetConfig:
+    """A fleet of equal engines behind one router.
+
+    `rate_scale` 2 makes arrivals come twice as fast. `scrape_s` is how old the gauges that routing reads may be;
+    `index_bytes` bounds the router's prefix index a replica.
+    """
+
+    replicas: int
+    engine: EngineConfig
+    profile: Profile
+    model: str = ""
+    seed: int = 0
+    rate_scale: float = 1.0
+    scrape_s: float = 1.0
+    index_bytes: int = 8 << 20
+    keep_gaps: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FleetResult:
+    """What came of a trace: a record a request in order of arrival, the engines' counters, a digest of all decisions.
+
+    `duration_s` runs from the first arrival to the last token.
+    """
+
+    records: tuple[RequestRecord, ...]
+    replicas: tuple[EngineCounters, ...]
+    decisions_sha256: str
+    duration_s: float
+
+    @property
+    def gpu_hours(self) -> float:
+        """Replica hours: every replica is there from the first arrival to the last token."""
+        return len(self.replicas) * self.duration_s / 3600
+
+    @property
+    def counters(self) -> EngineCounters:
+        """The fleet's counters: the replicas' sums."""
+        total = EngineCounters()
+        for replica in self.replicas:
+            for each in fields(replica):
+                setattr(total, each.name, getattr(total, each.name) + getattr(replica, each.name))
+        return total
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A request on its way: where it went and what it holds there."""
+
+    trace: TraceRequest
+    arrival_s: float
+    reservation: Reservation
+
+
+@dataclass(slots=True, eq=False)
+class _Replica:
+    """One engine, the router's view of it, and what the router has not seen yet."""
+
+    engine: Engine
+    candidate: Candidate
+    started: deque[tuple[float, str]] = field(default_factory=deque)
+    ended: deque[RequestTimeline] = field(default_factory=deque)
+
+    def run_until(self, until: float) -> None:
+        """Bring the engine up to `until`."""
+        self.ended.extend(self.engine.run_until(until))
+        self.started.extend(self.engine.first_tokens())
+
+
+class Fleet:
+    """Runs one trace. `rng` breaks the router's ties; equal seeds and traces give equal results."""
+
+    def __init__(self, config: FleetConfig, step_time: StepClock, rng: "Random") -> None:
+        self._config = config
+        self._router = Scheduler(config.profile, rng)
+        self._replicas = [self._replica(slot, step_time) for slot in range(config.replicas)]
+        self._seed = seed_hash(config.model, None, None)
+        self._flights: dict[str, _Flight] = {}
+        self._records: dict[int, RequestRecord] = {}
+        self._digest = hashlib.sha256()
+        self._scraped_s = float("-inf")
+
+    def _replica(self, slot: int, step_time: StepClock) -> _Replica:
+        config = self._config
+        engine = Engine(
+            config.engine, step_time, model=config.model, seed=config.seed + slot, keep_gaps=config.keep_gaps
+        )
+        candidate = Candidate(f"replica-{slot}", slot, max_model_len=config.engine.max_model_len)
+        self._router.add(candidate, config.index_bytes)
+        return _Replica(engine, candidate)
+
+    def run(self, requests: Iterable[TraceRequest]) -> FleetResult:
+        """Serve the whole trace; arrivals must not go backwards."""
+        for request in requests:
+            now = request.arrival_s / self._config.rate_scale
+            self._catch_up(now)
+            self._route(request, now)
+        self._catch_up(float("inf"))
+        return self._result()
+
+    def _catch_up(self, now: float) -> None:
+        for replica in self._replicas:
+            replica.run_until(now)
+        self._observe(now)
+        if now - self._scraped_s >= self._config.scrape_s:
+            self._scraped_s = now
+            for replica in self._replicas:
+                replica.candidate.kv_utilisation = replica.engine.kv.pool.usage
+                replica.candidate.waiting = len(replica.engine.scheduler.waiting)
+
+    def _observe(self, now: float) -> None:
+        """Let the router see the first and last tokens that had come out by `now`."""
+        for replica in self._replicas:
+            while replica.started and replica.started[0][0] <= now:
+                _, name = replica.started.popleft()
+                if name in self._flights:
+                    self._flights[name].reservation.first_token()
+            while replica.ended and replica.ended[0].finished_s <= now:
+                self._land(replica.ended.popleft())
+
+    def _land(self, timeline: RequestTimeline) -> None:
+        flight = self._flights.pop(timeline.request_id)
+        flight.reservation.release()
+        self._records[flight.trace.index] = RequestRecord(
+            index=flight.trace.index,
+            prompt_tokens=timeline.prompt_tokens,
+            intended_s=flight.arrival_s,
+            sent_s=flight.arrival_s,
+            first_s=timeline.first_token_s,
+            last_s=timeline.last_token_s,
+            gaps_s=timeline.gaps_s,
+            output_tokens=timeline.output_tokens,
+            cached_tokens=timeline.hit_tokens,
+        )
+
+    def _route(self, request: TraceRequest, now: float) -> None:
+        chain = trace_chain(request, self._seed)
+        whole = chain[: request.input_length // request.block_tokens]
+        asked = SchedulingRequest(
+            self._config.model, request.input_length, request.output_length, prefix_key=chain[0] if chain else None
+        )
+        choice = self._router.choose(asked, whole, request.block_tokens)
+        if choice is None:
+            self._refuse(request, now)
+            return
+        decision, reservation = choice
+        slot = decision.chosen.slot
+        self._digest.update(b"%d %d %d\n" % (request.index, slot, decision.matched_tokens))
+        try:
+            self._replicas[slot].engine.submit(self._engine_request(request, chain), now)
+        except RequestTooLongError:
+            reservation.release()
+            self._refuse(request, now)
+            return
+        self._flights[str(request.index)] = _Flight(request, now, reservation)
+
+    def _engine_request(self, request: TraceRequest, chain: Sequence[bytes]) -> EngineRequest:
+        return EngineRequest(
+            request_id=str(request.index),
+            prompt_tokens=request.input_length,
+            output_tokens=request.output_length,
+            block_hashes=trace_keys(request, chain, self._config.engine.block_size),
+        )
+
+    def _refuse(self, request: TraceRequest, now: float) -> None:
+        self._digest.update(b"%d -\n" % request.index)
+        self._records[request.index] = RequestRecord(
+            index=request.index, prompt_tokens=request.input_length, intended_s=now, sent_s=now, outcome=TOO_LONG
+        )
+
+    def _result(self) -> FleetResult:
+        records = tuple(self._records[index] for index in sorted(self._records))
+        counters = tuple(replica.engine.stats.counters for replica in self._replicas)
+        start = min((record.intended_s for record in records), default=0.0)
+        end = max((record.last_s for record in records if record.last_s is not None), default=start)
+        return FleetResult(records, counters, self._digest.hexdigest(), end - start)
