@@ -11,6 +11,7 @@ from tonnage_core.errors import BadInputError, TonnageError
 COMMANDS: dict[str, str] = {
     "probe": "probe",
     "replay": "replay",
+    "simulate": "simulate",
     "up": "up",
 }
 """Command name -> module of `tonnage_cli` with a click command named `command`; imported only when used."""

@@ -1,0 +1,119 @@
+"""A probe run from the command line: no server, no history; the driver, the guard and the child only."""
+
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tonnage_core.gpu_health.profile import GpuIdentity, ceilings, gpu_profile
+from tonnage_core.gpu_health.rules import HealthReadings, correctness_findings, spec_findings, telemetry_findings
+from tonnage_core.gpu_health.throttle import HARDWARE
+from tonnage_core.gpu_health.verdict import Status, summarise
+from tonnage_core.hardware.catalogue import find_gpu
+from tonnage_core.hardware.spec import UnknownGpuError as NotInCatalogueError
+from tonnage_gpu_agent.errors import NoGpuError, UnknownGpuError
+from tonnage_gpu_agent.port import Device, GpuDriver
+from tonnage_gpu_agent.probes import select
+from tonnage_gpu_agent.runs import RunOptions, RunReport, run_suite
+
+SCHEMA = "tonnage.probe/1"
+VERSION = "0.1.0"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptions:
+    """What was asked for on the command line; `gpus` are indices, none for all."""
+
+    suite: str = "quick"
+    only: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    timeout_s: float = 300.0
+    seed: int = 0
+    scratch_dir: str = ""
+    rehearse: bool = False
+
+
+def local_probe(options: LocalOptions, driver: GpuDriver | None = None) -> dict[str, Any]:
+    """The probe report. `NoGpuError` without a GPU, `ProbeRefusedError` when one is in use, `BadInputError`s."""
+    began = time.monotonic()
+    run = RunOptions(
+        options.suite,
+        select(options.suite, options.only),
+        options.timeout_s,
+        seed=options.seed,
+        scratch_dir=options.scratch_dir,
+        rehearse=options.rehearse,
+    )
+    if options.rehearse:
+        host = Device(0, "host", "host")
+        document = _profile(host, run_suite(None, [host], run))
+        profiles = [document | {"rehearsal": True, "ceilings": {}, "curves": {}}]
+    else:
+        driver = driver or _nvml()
+        devices = _chosen([driver.device(i) for i in range(driver.start())], options.gpus)
+        profiles = []
+        for position, device in enumerate(devices):
+            peers = [*devices[:position], *devices[position + 1 :]]
+            profiles.append(_profile(device, run_suite(driver, [device, *peers], run)))
+        driver.stop()
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "suite": options.suite,
+        "seed": options.seed,
+        "gpus": profiles,
+        "measured": all(p["outcome"] == "ok" for p in profiles),
+        "duration_s": round(time.monotonic() - began, 3),
+    }
+
+
+def _nvml() -> GpuDriver:
+    try:
+        from tonnage_gpu_agent.adapters.nvml import NvmlDriver
+    except ImportError as error:
+        raise NoGpuError("nvidia-ml-py is not installed: pip install 'tonnage[agent]'") from error
+    return NvmlDriver()
+
+
+def _chosen(devices: list[Device], wanted: tuple[str, ...]) -> list[Device]:
+    for name in wanted:
+        if name not in {str(d.index) for d in devices}:
+            raise UnknownGpuError(f"no GPU {name!r}: this node has 0 to {len(devices) - 1}")
+    return [d for d in devices if not wanted or str(d.index) in wanted]
+
+
+def _profile(device: Device, report: RunReport) -> dict[str, Any]:
+    """The GpuProfile of one run alone: data-sheet floors, correctness and throttling; there is no history here."""
+    name, spec = _spec(device.product)
+    throttled = {r for p in report.points for r in p.context.get("throttle", ())} & HARDWARE
+    findings = [
+        *correctness_findings(report.points),
+        *telemetry_findings(HealthReadings(hardware_throttle=tuple(sorted(throttled)))),
+    ]
+    if report.outcome == "ok":
+        findings += spec_findings(ceilings(report.points), spec)
+    evidence = summarise(findings, active=report.outcome == "ok")
+    status = evidence.status if report.outcome == "ok" or evidence.status is Status.FAIL else Status.UNKNOWN
+    reasons = sorted({f"{f.code}: {f.text}" for f in evidence.findings if f.status is not Status.OK})
+    if report.outcome != "ok":
+        reasons.insert(0, f"{report.outcome}: {report.detail}")
+    verdict = {"status": status.value, "reasons": reasons, "findings": [asdict(f) for f in evidence.findings]}
+    identity = GpuIdentity(socket.gethostname(), device.index, device.uuid, name, device.product, device.memory_bytes)
+    last = next((p.context for p in reversed(report.points) if p.context), {})
+    context = {"driver": device.driver, **report.versions, **last, "probe_s": report.seconds_by_probe}
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    document = gpu_profile(
+        identity, report.points, measured_at=stamp, context=context, verdict=verdict, version=VERSION
+    )
+    timing = {"outcome": report.outcome, "suite_s": round(report.seconds, 3), "stop_latency_s": report.stop_latency_s}
+    return document | timing
+
+
+def _spec(product: str) -> tuple[str, Mapping[str, float | None]]:
+    try:
+        spec = find_gpu(product)
+    except NotInCatalogueError:
+        return product, {}
+    return spec.name, asdict(spec)

@@ -1,0 +1,179 @@
+"""The GPU agent's process: telemetry threads, XID sources, the prober, and the HTTP server over them."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version as package_version
+
+from fastapi import FastAPI
+
+from tonnage_core.errors import TonnageError
+from tonnage_core.gpu_health.guard import Budget
+from tonnage_core.gpu_health.xid import classify, label
+from tonnage_core.hardware.catalogue import find_gpu
+from tonnage_core.hardware.spec import UnknownGpuError as NotInCatalogueError
+from tonnage_gpu_agent.adapters.fake_nvml import FakeDriver, fake_gpu
+from tonnage_gpu_agent.app import build_app
+from tonnage_gpu_agent.book import ProfileBook
+from tonnage_gpu_agent.errors import AgentError
+from tonnage_gpu_agent.metrics import AgentMetrics, Published
+from tonnage_gpu_agent.port import GpuDriver
+from tonnage_gpu_agent.prober import Prober, ProbeRequest, ProberLimits, ProberPorts, health
+from tonnage_gpu_agent.settings import AgentSettings
+from tonnage_gpu_agent.telemetry import Telemetry
+from tonnage_gpu_agent.xids import XidEvent, XidLog
+from tonnage_runtime.clock import Clock, SystemClock
+from tonnage_runtime.http_app import bind, serve
+from tonnage_runtime.logging import configure_logging
+from tonnage_runtime.metrics import new_registry
+from tonnage_runtime.settings import load_settings
+
+log = logging.getLogger("tonnage_gpu_agent")
+PASSIVE_S = 30.0
+SPEC_FIELDS = ("hbm_gbps", "bf16_tflops", "fp8_tflops", "int8_tops", "nvlink_gbps", "pcie_gbps")
+
+
+def lookup_spec(product: str) -> tuple[str, Mapping[str, float | None]]:
+    """Catalogue name and data-sheet figures of a driver's product name."""
+    try:
+        spec = find_gpu(product)
+    except NotInCatalogueError:
+        return product, {}
+    return spec.name, {name: getattr(spec, name) for name in SPEC_FIELDS}
+
+
+def make_driver(settings: AgentSettings) -> GpuDriver:
+    """NVML, or one made-up GPU."""
+    if settings.driver == "fake":
+        return FakeDriver([fake_gpu()])
+    from tonnage_gpu_agent.adapters.nvml import NvmlDriver
+
+    return NvmlDriver()
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The assembled agent."""
+
+    app: FastAPI
+    ports: ProberPorts
+    prober: Prober
+
+
+def assemble(settings: AgentSettings, driver: GpuDriver, clock: Clock) -> Agent:
+    """Wire the parts; nothing runs before the application starts."""
+    registry = new_registry()
+    metrics = AgentMetrics(registry)
+    xids = XidLog(lambda event: _count_xid(metrics, telemetry, event))
+    telemetry = Telemetry(
+        driver,
+        clock,
+        interval_s=settings.interval_s,
+        hang_after_s=settings.hang_after_s,
+        retry_s=settings.retry_s,
+        on_xid=lambda uuid, code: _add_xid(xids, uuid, code, clock),
+    )
+    book = ProfileBook(settings.state_dir)
+    version = package_version("tonnage")
+    ports = ProberPorts(telemetry, book, metrics, xids, clock, lookup_spec)
+    limits = ProberLimits(
+        settings.node or socket.gethostname(),
+        version,
+        settings.probe_timeout_s,
+        settings.probe_settle_s,
+        settings.lease_path,
+        Budget(settings.probe_seconds_per_day, settings.probe_cooldown_s),
+    )
+    prober = Prober(ports, limits)
+    metrics.sources.views = telemetry.views
+    metrics.sources.mode = lambda: (telemetry.mode.value, telemetry.reason)
+    metrics.sources.published = lambda uuid: _published(book, uuid)
+    app = build_app(ports, prober, registry, version, lifespan=lambda app: _running(ports, prober))
+    return Agent(app, ports, prober)
+
+
+def _add_xid(xids: XidLog, uuid: str, code: int, clock: Clock) -> None:
+    xids.add(uuid, code, clock.wall(), "driver")
+
+
+def _count_xid(metrics: AgentMetrics, telemetry: Telemetry, event: XidEvent) -> None:
+    index = next((str(v.index) for v in telemetry.views() if v.identity and v.identity.uuid == event.uuid), "")
+    kind = classify(event.code)
+    metrics.xids.labels(index, event.uuid, label(event.code), kind.value).inc()
+    metrics.last_xid.labels(index, event.uuid, label(event.code)).set(event.at)
+    log.warning("xid", extra={"gpu": index, "uuid": event.uuid, "xid": event.code, "class": kind.value})
+
+
+def _published(book: ProfileBook, uuid: str) -> Published | None:
+    record = book.records.get(uuid)
+    if record is None:
+        return Published("UNKNOWN")
+    ceilings = record.profile["ceilings"] if record.profile else {}
+    return Published(record.verdict.status.value, record.verdict.last_evidence, ceilings)
+
+
+@asynccontextmanager
+async def _running(ports: ProberPorts, prober: Prober) -> AsyncIterator[None]:
+    """While the server runs: telemetry threads, the passive look at telemetry, SIGUSR1 asks for a quick run."""
+    ports.telemetry.start()
+    watching = asyncio.create_task(_watch_health(ports))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _probe_on_signal, prober)
+    try:
+        yield
+    finally:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
+        watching.cancel()
+        ports.telemetry.stop()
+
+
+def _probe_on_signal(prober: Prober) -> None:
+    try:
+        prober.start(ProbeRequest())
+    except TonnageError as error:
+        log.warning("probe refused", extra={"reason": str(error)})
+
+
+async def _watch_health(ports: ProberPorts) -> None:
+    """Every half minute: what telemetry alone says can worsen a verdict."""
+    last = ports.clock.wall()
+    while True:
+        await asyncio.sleep(PASSIVE_S)
+        now = ports.clock.wall()
+        for view in ports.telemetry.views():
+            if view.snapshot is not None and view.identity is not None:
+                xids = ports.xids.since(view.identity.uuid, last)
+                try:
+                    ports.book.passive(view.identity.uuid, health(view.snapshot, None, xids), now)
+                except (AgentError, OSError) as error:
+                    log.error("verdict not kept", extra={"gpu": view.index, "reason": str(error)})
+        last = now
+
+
+async def run(environ: Mapping[str, str]) -> None:
+    """Serve until told to stop."""
+    settings = load_settings(AgentSettings, "agent", environ)
+    configure_logging("gpu-agent", settings.log_level)
+    agent = assemble(settings, make_driver(settings), SystemClock())
+    sock = bind(settings.host, settings.port)
+    log.info("gpu agent listens", extra={"host": settings.host, "port": sock.getsockname()[1]})
+    await serve(agent.app, sock)
+
+
+def main() -> int:
+    """Entry point; an expected error is one line and exit code 2."""
+    try:
+        asyncio.run(run(os.environ))
+    except TonnageError as error:
+        print(f"tonnage-gpu-agent: {error}", file=sys.stderr)  # noqa: T201 - the one line before logging exists
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""One probe run on one GPU: idle check, killable child, memory watch, and the report even when it is cut short."""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tonnage_core.gpu_health.guard import (
+    ChildMemory,
+    GrowthRule,
+    GrowthWatch,
+    IdleRule,
+    Occupancy,
+    busy_reason,
+    watch,
+)
+from tonnage_core.gpu_health.measurement import Measurement, PointStatus, measurement_from
+from tonnage_gpu_agent.child_process import Child, ChildEnd, Message
+from tonnage_gpu_agent.errors import DeviceLostError, FieldUnsupportedError, ProbeRefusedError
+from tonnage_gpu_agent.fields import BY_NAME, plausible
+from tonnage_gpu_agent.port import Device, GpuDriver, GpuProcess
+from tonnage_gpu_agent.probes import ProbeEntry
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What to run and how long at most. `rehearse` runs every probe at toy sizes on the host, without a GPU."""
+
+    suite: str
+    entries: Sequence[ProbeEntry]
+    timeout_s: float = 300.0
+    settle_s: float = 2.0
+    seed: int = 0
+    scratch_dir: str = ""
+    rehearse: bool = False
+    idle: IdleRule = field(default_factory=IdleRule)
+    growth: GrowthRule = field(default_factory=GrowthRule)
+
+
+@dataclass
+class RunReport:
+    """What came of a run. `outcome` is ok, busy, timeout or error; points measured before a stop are kept."""
+
+    outcome: str = "ok"
+    detail: str = ""
+    points: list[Measurement] = field(default_factory=list)
+    versions: dict[str, Any] = field(default_factory=dict)
+    seconds_by_probe: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    stop_latency_s: float | None = None
+
+
+def occupancy(driver: GpuDriver, index: int, own: Callable[[int], bool]) -> tuple[Occupancy, int | None]:
+    """One look: what is used, by which strangers, and what the driver attributes to processes that are `own`.
+
+    Where none of ours is listed PIDs are invisible (another PID namespace): strangers are then unknown.
+    """
+    listed = _processes(driver, index)
+    mine = [p for p in listed or () if own(p.pid)]
+    seen = Occupancy(
+        used_bytes=_whole(_value(driver, index, "memory", "used")),
+        foreign_pids=None if listed is None else tuple(p.pid for p in listed if not own(p.pid)),
+        utilization=_value(driver, index, "utilization", "gpu"),
+    )
+    known = [p.used_bytes for p in mine if p.used_bytes is not None]
+    return seen, sum(known) if known and len(known) == len(mine) else None
+
+
+def _processes(driver: GpuDriver, index: int) -> Sequence[GpuProcess] | None:
+    try:
+        return driver.processes(index)
+    except FieldUnsupportedError:
+        return None
+
+
+def _value(driver: GpuDriver, index: int, name: str, label: str) -> float | None:
+    try:
+        kept, _ = plausible(BY_NAME[name], driver.read(index, name))
+    except FieldUnsupportedError:
+        return None
+    return next((value for labels, value in kept if labels == (label,)), None)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def check_idle(driver: GpuDriver, device: Device, options: RunOptions) -> int:
+    """Bytes in use on the idle GPU; `ProbeRefusedError` when it is not idle in two looks `settle_s` apart, or is
+    split by MIG (its instances are other devices, whose floors nobody knows)."""
+    if device.mig:
+        raise ProbeRefusedError("mig", f"GPU {device.index} is split by MIG: not probed")
+    reason = None
+    for attempt in range(2):
+        if attempt:
+            time.sleep(options.settle_s)
+        seen, _ = occupancy(driver, device.index, lambda pid: pid == os.getpid())
+        reason = busy_reason(seen, options.idle)
+        if reason is None:
+            return seen.used_bytes or 0
+    raise ProbeRefusedError("busy", f"GPU {device.index} is not idle: {reason}")
+
+
+class Guard:
+    """The watch over a running child, in the shape `Child.run` asks: why to stop, or None."""
+
+    def __init__(self, driver: GpuDriver, index: int, pid: int, before_bytes: int, rule: GrowthRule) -> None:
+        self._driver, self._index, self._pid, self._rule = driver, index, pid, rule
+        self._state = GrowthWatch(before_bytes)
+        self._visible = False
+        self.child: ChildMemory | None = None
+
+    def __call__(self) -> str | None:
+        """One look."""
+        try:
+            seen, own = occupancy(self._driver, self._index, self._is_own)
+        except DeviceLostError as error:
+            return f"the GPU was lost: {error}"
+        self._visible = self._visible or own is not None
+        if not self._visible:
+            seen = Occupancy(seen.used_bytes, None, seen.utilization)
+        self._state, reason = watch(self._state, seen, own, self.child, self._rule)
+        return reason
+
+    def _is_own(self, pid: int) -> bool:
+        """The child or what it started: all share its session."""
+        try:
+            return os.getsid(pid) == self._pid
+        except (ProcessLookupError, PermissionError):
+            return pid == self._pid
+
+
+def run_suite(driver: GpuDriver | None, devices: Sequence[Device], options: RunOptions) -> RunReport:
+    """Run the probes on `devices[0]`, with the rest as its peers.
+
+    `driver` is None in a rehearsal. `ProbeRefusedError` when a device is not idle; any other end is in the report.
+    """
+    began = time.monotonic()
+    before = [check_idle(driver, device, options) for device in devices] if driver else [0]
+    child = Child(_command(devices, options))
+    guard = Guard(driver, devices[0].index, child.pid, before[0], options.growth) if driver else None
+    report = RunReport()
+
+    def on_message(message: Message) -> None:
+        _take(report, message)
+        if guard and message["type"] == "memory":
+            guard.child = ChildMemory(int(message["reserved"]), bool(message["warming"]))
+
+    end = child.run(on_message, guard or (lambda: None), options.timeout_s)
+    report.seconds = time.monotonic() - began
+    _conclude(report, end, options)
+    return report
+
+
+def _command(devices: Sequence[Device], options: RunOptions) -> list[str]:
+    command = [sys.executable, "-m", "tonnage_gpu_agent.probes.main"]
+    command += [f"{entry.name}={entry.module}" for entry in options.entries]
+    command += ["--suite", options.suite, "--seed", str(options.seed), "--scratch-dir", options.scratch_dir]
+    return [*command, "--rehearse"] if options.rehearse else [*command, "--device", ",".join(d.uuid for d in devices)]
+
+
+def _take(report: RunReport, message: Message) -> None:
+    kind = message["type"]
+    if kind == "point":
+        report.points.append(measurement_from(message["point"]))
+    elif kind == "hello":
+        report.versions = message["versions"]
+    elif kind == "end":
+        report.seconds_by_probe[message["name"]] = message["seconds"]
+
+
+def _conclude(report: RunReport, end: ChildEnd, options: RunOptions) -> None:
+    """Outcome and detail; probes that did not come to their end are marked, so that a gap is never silence."""
+    if end.stopped:
+        report.outcome, report.detail, report.stop_latency_s = "busy", end.stopped, end.stop_took_s
+    elif end.timed_out:
+        report.outcome, report.detail = "timeout", f"killed after {options.timeout_s:.0f} s"
+    elif end.exit_code != 0:
+        lines = [line for line in end.errors.splitlines() if line.strip()]
+        report.outcome, report.detail = "error", lines[-1][:300] if lines else f"exit code {end.exit_code}"
+    if report.outcome == "ok":
+        return
+    log.warning("probe run cut short", extra={"outcome": report.outcome, "detail": report.detail})
+    status = PointStatus.BUSY if report.outcome == "busy" else PointStatus.ERROR
+    for entry in options.entries:
+        if entry.name not in report.seconds_by_probe:
+            report.points.append(Measurement(entry.name, status, detail=report.detail))

@@ -1,0 +1,44 @@
+"""Settings of the GPU agent: environment variables `TONNAGE_AGENT_<FIELD>`."""
+
+from typing import Literal
+
+from tonnage_runtime.settings import Settings
+
+
+class AgentSettings(Settings):
+    """Read once by `main`."""
+
+    host: str = "0.0.0.0"
+    """Address to listen on."""
+    port: int = 8090
+    """Port of the HTTP API and of /metrics."""
+    log_level: str = "INFO"
+    """DEBUG, INFO, WARNING or ERROR."""
+    node: str = ""
+    """Node name in profiles; empty: the host name."""
+    driver: Literal["nvml", "fake"] = "nvml"
+    """`fake` shows one made-up GPU, to try the agent where there is none; it never probes."""
+    interval_s: float = 5.0
+    """Seconds between telemetry rounds of a GPU."""
+    hang_after_s: float = 10.0
+    """A driver call that takes longer counts as hanging."""
+    retry_s: float = 60.0
+    """Seconds between looks for a driver while there is no GPU."""
+    state_dir: str = ""
+    """Folder for profiles, verdicts and history across restarts; empty: in memory only."""
+    lease_path: str = ""
+    """File that is locked while probes run, shared by every agent of the node; empty: no lease."""
+    kubelet_socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    """The kubelet's pod-resources socket; when it is absent GPUs are not attributed to pods."""
+    kernel_log: str = "/dev/kmsg"
+    """Kernel log to read XIDs from; when it cannot be read, only the driver's events count."""
+    probe_timeout_s: float = 300.0
+    """A probe run that takes longer is killed and its verdict is UNKNOWN."""
+    probe_seconds_per_day: float = 900.0
+    """Most seconds of probing of a GPU in 24 hours."""
+    probe_cooldown_s: float = 300.0
+    """Seconds between two runs on a GPU."""
+    probe_settle_s: float = 2.0
+    """Seconds between the two looks that call a GPU idle: utilisation counters lag."""
+    profile_sink: Literal["none", "kubernetes"] = "none"
+    """`kubernetes`: also write each profile to its GpuProfile resource, and obey its probe annotation."""
