@@ -1,0 +1,201 @@
+"""`tonnage simulate`: a trace through a fleet of engine models in this process, on simulated time."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import click
+
+from tonnage_cli.output import json_option, print_json, print_table
+from tonnage_core.engine.defaults import GPU_MEMORY_UTILIZATION, batch_limits, pool_blocks
+from tonnage_core.engine.fleet import Fleet, FleetConfig, FleetResult
+from tonnage_core.engine.step_time import step_time_for
+from tonnage_core.engine.types import EngineConfig
+from tonnage_core.hardware import GpuSpec
+from tonnage_core.models import ModelShape
+from tonnage_core.scheduling.profile import POLICIES
+from tonnage_core.slo import Slo
+from tonnage_core.traces import Trace, TraceRequest, truncated
+from tonnage_loadgen.discover import FleetCache
+from tonnage_loadgen.report import document_of
+from tonnage_loadgen.trace_file import read_trace
+from tonnage_runtime.catalogue import load_gpu, load_model
+
+_POSITIVE = click.FloatRange(0, min_open=True)
+
+
+@click.command()
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option("--replicas", type=click.IntRange(1, 4096), default=4, show_default=True, help="Engines in the fleet.")
+@click.option("--policy", type=click.Choice(sorted(POLICIES)), default="prefix", show_default=True, help="Routing.")
+@click.option("--model", default="meta-llama/Llama-3.1-8B", show_default=True, help="Catalogue name or config.json.")
+@click.option("--gpu", default="H200-SXM-141GB", show_default=True, help="Catalogue name or GpuProfile.")
+@click.option("--tp", type=click.IntRange(1, 64), default=1, show_default=True, help="GPUs a replica.")
+@click.option("--limit", type=click.IntRange(1), help="Only the first N requests.")
+@click.option("--max-input", type=click.IntRange(1), help="Cut longer prompts to their first N tokens.")
+@click.option("--rate-scale", type=_POSITIVE, default=1.0, show_default=True, help="Arrivals come this much faster.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--num-blocks", type=click.IntRange(2), help="KV blocks an engine; by default what the GPU has left.")
+@click.option("--block-size", type=click.IntRange(1), default=16, show_default=True, help="Tokens a block.")
+@click.option("--kv-dtype", default="auto", show_default=True)
+@click.option(
+    "--gpu-memory-utilization",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=GPU_MEMORY_UTILIZATION,
+    show_default=True,
+)
+@click.option("--max-model-len", type=click.IntRange(2), help="By default what the model and the blocks allow.")
+@click.option("--max-num-seqs", type=click.IntRange(1), help="By default vLLM's for the GPU.")
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="By default vLLM's for the GPU.")
+@click.option("--batching", type=click.Choice(["continuous", "static"]), default="continuous", show_default=True)
+@click.option("--preemption", type=click.Choice(["recompute", "swap"]), default="recompute", show_default=True)
+@click.option("--no-prefix-caching", is_flag=True, help="Engines without a prefix cache.")
+@click.option("--step-jitter", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True)
+@click.option("--slo-ttft-ms", type=_POSITIVE, default=2000.0, show_default=True)
+@click.option("--slo-tpot-ms", type=_POSITIVE, default=50.0, show_default=True)
+@click.option("--slo-percentile", type=click.FloatRange(0, 100), default=99.0, show_default=True)
+@click.option("--strict", is_flag=True, help="Stop at the first bad line of the trace.")
+@json_option
+def command(trace: Path, *, as_json: bool, **given: Any) -> int:
+    """Run a Mooncake JSONL or Azure CSV trace through the discrete-event fleet.
+
+    No server and no tokens: arrivals, routing, batching, paging and step times are computed, so that an hour of traffic
+    takes seconds. Equal seeds give equal decisions. Exit 1 when a request fits no engine.
+    """
+    read = read_trace(trace, strict=given["strict"])
+    document = simulate(read, trace.name, given)
+    if as_json:
+        print_json(document)
+    else:
+        _show(document)
+    return 0 if document["requests"]["errors"] == 0 else 1
+
+
+def simulate(trace: Trace, name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The report of one run; `given` are the command's options by name."""
+    shape, gpu = load_model(given["model"]), load_gpu(given["gpu"])
+    engine = engine_config(shape, gpu, given)
+    requests = _requests(trace, given)
+    config = FleetConfig(
+        replicas=given["replicas"],
+        engine=engine,
+        profile=POLICIES[given["policy"]],
+        model=shape.name,
+        seed=given["seed"],
+        rate_scale=given["rate_scale"],
+    )
+    step_time = step_time_for(shape, gpu, tp=given["tp"], kv_dtype=given["kv_dtype"])
+    result = Fleet(config, step_time, Random(given["seed"])).run(requests)
+    return _document(result, requests, name, trace, config, gpu, given)
+
+
+def engine_config(shape: ModelShape, gpu: GpuSpec, given: dict[str, Any]) -> EngineConfig:
+    """What the options leave open follows from the model and the GPU."""
+    tokens, seqs = batch_limits(gpu)
+    seqs = given["max_num_seqs"] or min(seqs, given["max_num_batched_tokens"] or tokens)
+    tokens = given["max_num_batched_tokens"] or tokens
+    blocks = given["num_blocks"] or pool_blocks(
+        shape,
+        gpu,
+        block_size=given["block_size"],
+        tp=given["tp"],
+        kv_dtype=given["kv_dtype"],
+        utilization=given["gpu_memory_utilization"],
+        max_num_batched_tokens=tokens,
+    )
+    longest = min(shape.max_position_embeddings, (blocks - 1) * given["block_size"])
+    return EngineConfig(
+        num_blocks=blocks,
+        max_model_len=given["max_model_len"] or longest,
+        block_size=given["block_size"],
+        max_num_seqs=seqs,
+        max_num_batched_tokens=max(tokens, seqs) if given["max_num_batched_tokens"] is None else tokens,
+        batching=given["batching"],
+        preemption=given["preemption"],
+        enable_prefix_caching=not given["no_prefix_caching"],
+        step_jitter=given["step_jitter"],
+    )
+
+
+def _requests(trace: Trace, given: dict[str, Any]) -> list[TraceRequest]:
+    chosen = trace.requests[: given["limit"]]
+    if given["max_input"] is None:
+        return list(chosen)
+    return [truncated(request, given["max_input"]) for request in chosen]
+
+
+def _document(
+    result: FleetResult,
+    requests: list[TraceRequest],
+    name: str,
+    trace: Trace,
+    config: FleetConfig,
+    gpu: GpuSpec,
+    given: dict[str, Any],
+) -> dict[str, Any]:
+    slo = Slo(given["slo_ttft_ms"], given["slo_tpot_ms"], given["slo_percentile"])
+    engine = config.engine
+    document = document_of(
+        result.records,
+        requests,
+        kind="simulate",
+        seed=config.seed,
+        slo=slo,
+        duration_s=result.duration_s,
+        cache=FleetCache(engine.block_size, (engine.num_blocks - 1) * config.replicas),
+    )
+    counters = result.counters
+    return document | {
+        "replicas": config.replicas,
+        "gpu_hours": round(result.gpu_hours * given["tp"], 6),
+        "preemptions": counters.preemptions,
+        "decisions_sha256": result.decisions_sha256,
+        "policy": given["policy"],
+        "model": config.model,
+        "gpu": gpu.name,
+        "rate_scale": config.rate_scale,
+        "trace": {"name": name, "bad_lines": len(trace.bad_lines)},
+        "engine": {field: getattr(engine, field) for field in _ENGINE_FIELDS},
+        "counters": {field: getattr(counters, field) for field in _COUNTER_FIELDS},
+        "busy_share": _share(counters.busy_s, result.duration_s * config.replicas),
+    }
+
+
+_ENGINE_FIELDS = (
+    "num_blocks",
+    "block_size",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "batching",
+    "preemption",
+    "enable_prefix_caching",
+)
+_COUNTER_FIELDS = ("query_tokens", "hit_tokens", "generation_tokens", "steps", "evicted_blocks", "swapped_out_blocks")
+
+
+def _share(part: float, whole: float) -> float | None:
+    return round(part / whole, 6) if whole else None
+
+
+def _show(document: dict[str, Any]) -> None:
+    rows = [[name, *(document[name][column] for column in ("p50", "p90", "p99", "mean"))] for name in _LATENCIES]
+    title = f"{document['replicas']} x {document['model']} on {document['gpu']}, policy {document['policy']}"
+    print_table(title, ["", "p50", "p90", "p99", "mean"], rows)
+    prefix = document["prefix"]
+    summary = [
+        ["requests ok / errors", f"{document['requests']['ok']} / {document['requests']['errors']}"],
+        ["SLO attainment", document["slo_attainment"]],
+        ["goodput, requests/s", document["goodput_rps"]],
+        ["prefix hit rate / ceiling", f"{prefix['hit_rate']} / {prefix['ceiling_hit_rate']}"],
+        ["output tokens", document["output_tokens"]],
+        ["preemptions", document["preemptions"]],
+        ["GPU busy share", document["busy_share"]],
+        ["GPU hours", document["gpu_hours"]],
+        ["simulated time, s", document["duration_s"]],
+        ["decisions", document["decisions_sha256"][:16]],
+    ]
+    print_table("Run", ["", "value"], summary)
+
+
+_LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")

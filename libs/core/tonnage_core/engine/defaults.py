@@ -1,0 +1,51 @@
+"""What an engine is set to when nobody says otherwise: vLLM's defaults for an API server, by GPU.
+
+Source: vLLM 0.32 `EngineArgs.get_batch_defaults` and `CacheConfig`; facts of a public release, Apache-2.0.
+"""
+
+from tonnage_core.engine.errors import BadEngineConfigError
+from tonnage_core.hardware import GpuSpec
+from tonnage_core.models import ModelShape
+from tonnage_core.units import GIB
+
+BLOCK_SIZE = 16
+GPU_MEMORY_UTILIZATION = 0.92
+_HUGE_GIB, _LARGE_GIB = 160, 70
+_RUNTIME_GIB = 1.5
+"""CUDA context, libraries and CUDA graphs: the middle of the boot logs on H100 and H200."""
+
+
+def batch_limits(gpu: GpuSpec) -> tuple[int, int]:
+    """(max_num_batched_tokens, max_num_seqs) of an API server on this GPU."""
+    if gpu.memory_gib >= _HUGE_GIB:
+        return 16384, 1024
+    if gpu.memory_gib >= _LARGE_GIB and "a100" not in gpu.name.lower():
+        return 8192, 1024
+    return 2048, 256
+
+
+def pool_blocks(
+    shape: ModelShape,
+    gpu: GpuSpec,
+    *,
+    block_size: int = BLOCK_SIZE,
+    tp: int = 1,
+    kv_dtype: str = "auto",
+    utilization: float = GPU_MEMORY_UTILIZATION,
+    max_num_batched_tokens: int = 8192,
+) -> int:
+    """KV blocks left on each rank after weights, activations of the largest batch and the runtime.
+
+    Raises BadEngineConfigError when not even one block is left. `tonnage memory` derives the same from measured tables.
+    """
+    wide = 2 * max(shape.widest_dense, shape.intermediate, shape.hidden)
+    activations = max_num_batched_tokens * (4 * shape.hidden + wide) * shape.element_bytes / tp
+    used = shape.weight_bytes(tp) + activations + _RUNTIME_GIB * GIB
+    left = utilization * gpu.memory_bytes - used
+    blocks = int(left // (block_size * shape.kv_bytes_per_token(kv_dtype, tp)))
+    if blocks < 2:
+        raise BadEngineConfigError(
+            f"{shape.name} leaves no room for KV on {tp} x {gpu.name}: {used / GIB:.1f} GiB a GPU go before it, "
+            f"{utilization * gpu.memory_gib:.1f} GiB may be used; use more GPUs (--tp) or a smaller model"
+        )
+    return blocks
