@@ -49,7 +49,7 @@ async def run(settings: PlannerSettings) -> None:
 
 
 def main() -> int:
-    """Exit code 0 after a clean stop, 1 when the service could not start."""
+    """Exit code 0 after a clean stop, 2 with one line when the service could not start."""
     try:
         file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
         settings = load_settings(PlannerSettings, "planner", os.environ, file)
@@ -58,7 +58,7 @@ def main() -> int:
         uvloop.run(run(settings))
     except TonnageError as error:
         print(f"tonnage-planner: {error}", file=sys.stderr)  # noqa: T201 - before logging is configured
-        return 1
+        return 2
     return 0
 
 

@@ -24,6 +24,10 @@ class Scraper(Protocol):
         """The body at `url` within the deadline and the size limit; raises `ScrapeError`."""
         ...
 
+    async def addresses(self, url: str) -> Sequence[str]:
+        """`url` once for each address of its host; raises `ScrapeError` when the name has none."""
+        ...
+
 
 class EndpointSource(Protocol):
     """Says which endpoints there are now."""

@@ -12,25 +12,37 @@ from tonnage_runtime.settings import Settings
 
 
 class EndpointSettings(Settings):
-    """One engine endpoint; the same line the router reads."""
+    """One engine endpoint; the same line the router reads, of which targets need the URL, the model and the pool."""
 
     url: str = Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")
     """Base URL of the engine's server; `/metrics` is added."""
-    model: str
+    model: str | None = None
     """The model it serves."""
     pool: str = ""
-    """The pool it belongs to; the model's name when empty."""
+    """The pool it belongs to; the model's name when empty, `default` when that is not given either."""
+    served_model: str | None = None
+    """For the router: the name the engine itself knows."""
+    id: str | None = None
+    """For the router: a stable name."""
     role: Literal["both", "prefill", "decode"] = "both"
-    """Its part in disaggregated serving; not used for targets."""
+    """For the router: its part in disaggregated serving."""
+    length_class: Literal["short", "long"] | None = None
+    """For the router: prompts it takes."""
     gpu_profile: str | None = None
-    """The GpuProfile (`node/index`) it runs on; not used for targets."""
-    cost: float = 1.0
-    """Relative cost; not used for targets."""
+    """For the router: the GpuProfile (`node/index`) it runs on."""
+    gpu_speed: float | None = None
+    """For the router: speed relative to the fleet's best."""
+    cost: float | None = None
+    """For the router: relative price of an hour."""
+    adapter_slots: int | None = None
+    """For the router: LoRA adapters it holds at once."""
+    api_key: str | None = Field(default=None, repr=False)
+    """For the router: bearer token of the engine's API; metrics need none."""
 
     @property
     def pool_name(self) -> str:
         """The pool it belongs to."""
-        return self.pool or self.model
+        return self.pool or self.model or "default"
 
 
 class PolicySettings(Settings):
@@ -74,7 +86,8 @@ class PlannerSettings(Settings):
     endpoints_file: Path | None = None
     """A YAML file with `endpoints:`; read again when it changes."""
     router_url: str | None = Field(default=None, pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")
-    """The router's admin address: its `/metrics` says how many requests wait outside every engine."""
+    """The router's admin address: its `/metrics` says how many requests wait outside every engine. A name with several
+    addresses (a headless Service) is every router: their queues add up."""
     scrape_interval_s: float = Field(default=2.0, gt=0)
     """Time between scrapes of one endpoint, and between decisions."""
     scrape_timeout_s: float = Field(default=1.0, gt=0)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 
 from tonnage_core.autoscaling.engine_metrics import WANTED, NoEngineMetricsError, read_engine
 from tonnage_core.autoscaling.exposition import UnparsableError, parse
@@ -136,7 +136,9 @@ class Watch:
 
     async def _scrape_router(self, url: str) -> None:
         try:
-            waiting = router_waiting(await self._scraper.text(f"{url.rstrip('/')}/metrics"))
+            addresses = await self._scraper.addresses(url)
+            texts = [await self._scraper.text(f"{address.rstrip('/')}/metrics") for address in addresses]
+            waiting = router_waiting(texts)
         except ScrapeError as error:
             outcome = error.outcome
         except UnparsableError:
@@ -155,11 +157,11 @@ class Watch:
                 await task
 
 
-def router_waiting(text: str) -> Mapping[str, float]:
-    """Requests that wait in the router, by pool; a value that is not a finite number >= 0 is left out as unknown."""
+def router_waiting(texts: Sequence[str]) -> Mapping[str, float]:
+    """Requests that wait in the routers, by pool; a value that is not a finite number >= 0 leaves its pool unknown."""
     waiting: dict[str, float] = {}
     unknown: set[str] = set()
-    for sample in parse(text, {ROUTER_QUEUE}).samples.get(ROUTER_QUEUE, ()):
+    for sample in (s for text in texts for s in parse(text, {ROUTER_QUEUE}).samples.get(ROUTER_QUEUE, ())):
         pool = sample.label("pool") or ""
         if math.isfinite(sample.value) and sample.value >= 0:
             waiting[pool] = waiting.get(pool, 0.0) + sample.value

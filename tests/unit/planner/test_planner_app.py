@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -32,6 +32,9 @@ class OneAnswers:
         if url == "http://a:1/metrics":
             return BUSY
         raise ScrapeError(Outcome.UNREACHABLE, "connection refused")
+
+    async def addresses(self, url: str) -> Sequence[str]:
+        return (url,)
 
 
 def make_app(endpoints: tuple[EndpointSettings, ...] = ENDPOINTS) -> FastAPI:

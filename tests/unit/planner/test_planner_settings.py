@@ -8,6 +8,7 @@ import pytest
 from tonnage_planner.adapters.endpoints_static import FileEndpoints, StaticEndpoints
 from tonnage_planner.main import endpoint_source
 from tonnage_planner.settings import EndpointSettings, PlannerSettings
+from tonnage_router.settings import EndpointSpec
 from tonnage_runtime.errors import SettingsError
 from tonnage_runtime.settings import load_settings
 
@@ -74,7 +75,7 @@ def test_the_endpoints_file_of_the_router_is_read_and_followed(tmp_path: Path) -
     assert len(source.endpoints()) == 2
 
 
-@pytest.mark.parametrize("text", ["- 1\n", "endpoints: 3\n", "endpoint: []\n", "endpoints: [{url: 'http://a'}]\n", "{"])
+@pytest.mark.parametrize("text", ["- 1\n", "endpoints: 3\n", "endpoint: []\n", "endpoints: [{model: a}]\n", "{"])
 def test_a_wrong_endpoints_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "endpoints.yaml"
     path.write_text(text)
@@ -91,3 +92,11 @@ def test_an_endpoint_listed_twice_is_refused() -> None:
     one = EndpointSettings(url="http://a", model="m")
     with pytest.raises(SettingsError, match="listed twice"):
         StaticEndpoints([one, one])
+
+
+def test_every_key_of_the_routers_endpoints_file_is_known_here_too() -> None:
+    assert set(EndpointSpec.model_fields) <= set(EndpointSettings.model_fields)
+
+
+def test_an_endpoint_without_a_model_is_in_the_default_pool() -> None:
+    assert EndpointSettings(url="http://a").pool_name == "default"

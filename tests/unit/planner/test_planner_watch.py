@@ -36,6 +36,9 @@ class FakeScraper:
             raise ScrapeError(answer, "as told")
         return answer
 
+    async def addresses(self, url: str) -> Sequence[str]:
+        return (url,)
+
 
 class FakeSource:
     """A list that can change or fail."""
@@ -196,7 +199,7 @@ async def test_a_router_that_does_not_name_the_pool_is_unknown_not_empty() -> No
 def test_router_queues_add_up_by_pool_and_nan_is_unknown() -> None:
     name = "tonnage_router_queue_requests"
     text = f'{name}{{pool="a"}} 1\n{name}{{pool="a"}} 2\n{name}{{pool="b"}} NaN\n{name}{{pool="b"}} 1\n'
-    assert router_waiting(text) == {"a": 3.0}
+    assert router_waiting([text, f'{name}{{pool="a"}} 4\n']) == {"a": 7.0}
 
 
 async def test_the_loop_ends_its_scrapes_when_it_is_cancelled() -> None:

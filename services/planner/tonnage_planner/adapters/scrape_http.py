@@ -1,6 +1,8 @@
 """Metrics bodies over HTTP: one deadline a scrape, a size limit, no redirects, no proxies."""
 
 import asyncio
+import socket
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -46,6 +48,21 @@ class HttpScraper:
             return body.decode()
         except UnicodeDecodeError as error:
             raise ScrapeError(Outcome.UNPARSABLE, "the body is not UTF-8") from error
+
+    async def addresses(self, url: str) -> Sequence[str]:
+        """`url` once for each IPv4 address of its host; as given for https, whose certificate is for the name."""
+        parsed = httpx.URL(url)
+        if parsed.scheme != "http":
+            return (url,)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                found = await loop.getaddrinfo(parsed.host, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
+        except TimeoutError as error:
+            raise ScrapeError(Outcome.TIMEOUT, f"{parsed.host} not resolved in {self._timeout_s:g} s") from error
+        except OSError as error:
+            raise ScrapeError(Outcome.UNREACHABLE, f"{parsed.host}: {error.strerror}") from error
+        return sorted(str(parsed.copy_with(host=str(address[4][0]))) for address in found)
 
     async def _body(self, url: str) -> bytes:
         async with self._client.stream("GET", url) as response:
