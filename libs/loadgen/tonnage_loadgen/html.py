@@ -72,6 +72,9 @@ _ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("TPOT p50, ms", ("tpot_ms", "p50"), "{:,.2f}"),
     ("TPOT p99, ms", ("tpot_ms", "p99"), "{:,.2f}"),
     ("ITL p99, ms", ("itl_ms", "p99"), "{:,.2f}"),
+    ("TTFT p99 below 1k prompt tokens, ms", ("classes", "short", "ttft_ms", "p99"), "{:,.1f}"),
+    ("TTFT p99 below 8k", ("classes", "medium", "ttft_ms", "p99"), "{:,.1f}"),
+    ("TTFT p99 from 8k on", ("classes", "long", "ttft_ms", "p99"), "{:,.1f}"),
     ("E2E p50, ms", ("e2e_ms", "p50"), "{:,.0f}"),
     ("E2E p99, ms", ("e2e_ms", "p99"), "{:,.0f}"),
     ("SLO attainment", ("slo_attainment",), "{:.1%}"),
@@ -134,14 +137,19 @@ def _over_time(documents: Documents, keys: tuple[str, ...], label: str) -> str:
         line = document.get("timeline") or {}
         width = line.get("bin_s") or 0.0
         for m, key in enumerate(keys):
-            points = [((at + 0.5) * width, y) for at, y in enumerate(line.get(key, []))]
+            points = [((at + 0.5) * width, y) for at, y in enumerate(line.get(key, [])) if y is not None]
             series.append(Series(name, points, f"s{n % 6}", dashed=m > 0))
     return line_chart(series, Axes("engine time, s", label))
 
 
 def _notes(documents: Documents) -> Iterable[str]:
-    lines = [(name, note) for name, document in documents.items() for note in document.get("notes") or ()]
-    if lines:
+    said: dict[str, list[str]] = {}
+    for name, document in documents.items():
+        for note in document.get("notes") or ():
+            said.setdefault(note, []).append(name)
+    if said:
         yield "<h2>Notes</h2><ul>"
-        yield from (f"<li>{text.escape(name)}: {text.escape(note)}</li>" for name, note in lines)
+        for note, names in said.items():
+            whose = "" if len(names) == len(documents) else f"{', '.join(names)}: "
+            yield f"<li>{text.escape(whose + note)}</li>"
         yield "</ul>"

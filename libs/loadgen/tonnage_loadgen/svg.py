@@ -67,10 +67,23 @@ class _Place:
 def _x_range(values: list[float], *, log: bool) -> tuple[float, float]:
     low, high = min(values), max(values)
     if log:
-        low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
+        low, high = _log_step(low, up=False), _log_step(high, up=True)
     else:
         low = min(0.0, low)
     return (low, high) if high > low else (low, low * 10 if log else low + 1)
+
+
+def _log_steps(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times each power of ten from `low` to `high`."""
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    return [step * 10.0**power for power in powers for step in (1, 2, 5)]
+
+
+def _log_step(value: float, *, up: bool) -> float:
+    steps = _log_steps(value, value)
+    if up:
+        return next(step for step in steps if step >= value * 0.9999)
+    return next(step for step in reversed(steps) if step <= value * 1.0001)
 
 
 def _round_up(value: float) -> float:
@@ -82,7 +95,8 @@ def _round_up(value: float) -> float:
 
 def _ticks(low: float, high: float, *, log: bool) -> Iterable[float]:
     if log:
-        return [10.0**p for p in range(round(math.log10(low)), round(math.log10(high)) + 1)]
+        inside = [step for step in _log_steps(low, high) if low * 0.999 <= step <= high * 1.001]
+        return inside if len(inside) <= 8 else [step for step in inside if f"{step:e}".startswith("1")]
     step = _round_up((high - low) / 5)
     return [low + n * step for n in range(int((high - low) / step + 1e-9) + 1)]
 

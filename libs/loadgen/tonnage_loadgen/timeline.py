@@ -6,7 +6,7 @@ from typing import Any
 
 from tonnage_core.slo import RequestRecord, percentile
 
-BINS = 120
+BINS = 60
 CURVE_POINTS = 101
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from tonnage_core.slo import RequestRecord, Slo, percentile, prefix, span_s, summarise
 
-
 RECORD = RequestRecord(
     index=0,
     prompt_tokens=1000,
