@@ -1,0 +1,237 @@
+"""The chart under the real Helm engine: lint, schema, objects valid for Kubernetes, nothing for what is off."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from helm_python.chart import Chart, lint
+from helm_python.errors import HelmError
+from pydantic import BaseModel
+
+from tonnage_gpu_agent.settings import AgentSettings
+from tonnage_planner.settings import PlannerSettings
+from tonnage_router.settings import RouterSettings
+from tonnage_runtime.settings import load_settings
+
+CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tonnage"
+SHAPES = ("default", "minimal", "full")
+NOT_IN_KUBERNETES = {"ServiceMonitor"}
+PARTS = ("router", "planner", "agent", "coldstart", "redis")
+SETTINGS: dict[str, type[Any]] = {
+    "router": RouterSettings,
+    "planner": PlannerSettings,
+    "agent": AgentSettings,
+}
+Object = dict[str, Any]
+
+
+def ci_values(shape: str) -> Object:
+    if shape == "default":
+        return {}
+    values: Object = yaml.safe_load((CHART / "ci" / f"{shape}-values.yaml").read_text())
+    return values
+
+
+def render(values: Mapping[str, Any]) -> list[Object]:
+    with Chart.load(CHART) as chart:
+        manifests = chart.render(dict(values), name="demo", namespace="fleet")
+    documents = (d for path, text in manifests.items() if path.endswith(".yaml") for d in yaml.safe_load_all(text))
+    return [document for document in documents if document]
+
+
+def pod_specs(objects: list[Object]) -> dict[str, Object]:
+    workloads = ("Deployment", "DaemonSet")
+    return {
+        o["metadata"]["name"].removeprefix("demo-tonnage-"): o["spec"]["template"]["spec"]
+        for o in objects
+        if o["kind"] in workloads
+    }
+
+
+def newest_minors(count: int) -> list[str]:
+    folder = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
+    found = {tuple(map(int, m.groups())) for p in folder.iterdir() if (m := re.match(r"v(\d+)\.(\d+)", p.name))}
+    return [f"{major}.{minor}" for major, minor in sorted(found)[-count:]]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_lint_is_strictly_clean(shape: str) -> None:
+    report = lint(CHART, ci_values(shape), strict=True)
+    assert report["errors"] == []
+    assert [m for m in report["messages"] if m["severity"] > 1] == []
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("minor", newest_minors(3))
+def test_every_object_is_valid_for_the_newest_kubernetes(shape: str, minor: str) -> None:
+    objects = [o for o in render(ci_values(shape)) if o["kind"] not in NOT_IN_KUBERNETES]
+    assert objects
+    for one in objects:
+        kubernetes_validate.validate(one, minor, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"routr": {}}, "additional properties 'routr' not allowed"),
+        ({"router": {"replica": 2}}, "'/router': additional properties 'replica' not allowed"),
+        ({"router": {"replicas": "two"}}, "'/router/replicas': got string, want integer"),
+        ({"planner": {"policy": {"max_replica": 3}}}, "'/planner/policy': additional properties 'max_replica'"),
+        ({"planner": {"pools": {"p": {"target_kv_usage": 2}}}}, "'/planner/pools/p/target_kv_usage': maximum"),
+        ({"endpoints": [{"url": "http://a"}]}, "'/endpoints/0': missing property 'model'"),
+        ({"endpoints": [{"url": "a:80", "model": "m"}]}, "'/endpoints/0/url': 'a:80' does not match"),
+        ({"metrics": {"interval": "15"}}, "'/metrics/interval': '15' does not match"),
+        (
+            {"router": {"settings": {"port": 9}}},
+            "router.settings.port is written by the chart: set router.port instead",
+        ),
+        ({"agent": {"settings": {"node": "x"}}}, "agent.settings.node is written by the chart: remove it"),
+    ],
+)
+def test_a_wrong_value_is_refused_and_named(values: Object, message: str) -> None:
+    with pytest.raises(HelmError, match=re.escape(message)):
+        render(values)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_nothing_is_rendered_for_a_part_that_is_off(part: str) -> None:
+    objects = render(ci_values("full") | {part: {"enabled": False}})
+    left = [
+        f"{o['kind']} {o['metadata']['name']}"
+        for o in objects
+        if o["metadata"]["labels"]["app.kubernetes.io/component"] == part
+    ]
+    assert left == []
+    assert pod_specs(objects).keys() == set(PARTS) - {part}
+
+
+def test_nothing_is_rendered_when_everything_is_off() -> None:
+    assert render({part: {"enabled": False} for part in PARTS}) == []
+
+
+@pytest.mark.parametrize("shape", ["default", "minimal"])
+def test_cluster_features_are_off_by_default(shape: str) -> None:
+    kinds = {o["kind"] for o in render(ci_values(shape))}
+    assert kinds <= {"ConfigMap", "DaemonSet", "Deployment", "Service", "ServiceAccount"}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_variable_is_a_setting_of_its_service_with_a_value_it_takes(shape: str, tmp_path: Path) -> None:
+    for part, spec in pod_specs(render(ci_values(shape))).items():
+        if part not in SETTINGS:
+            continue
+        environ = {e["name"]: e.get("value", "n1") for e in spec["containers"][0]["env"]}
+        own = {name for name in environ if not name.startswith("NVIDIA_")}
+        assert all(name.startswith(f"TONNAGE_{part.upper()}_") for name in own)
+        settings: BaseModel = load_settings(SETTINGS[part], part, environ)
+        assert settings.model_fields_set == {n.removeprefix(f"TONNAGE_{part.upper()}_").lower() for n in own}
+
+
+def test_the_planners_file_holds_settings_it_takes(tmp_path: Path) -> None:
+    objects = render(ci_values("full"))
+    (text,) = (o["data"]["planner.yaml"] for o in objects if "planner.yaml" in o.get("data", {}))
+    path = tmp_path / "planner.yaml"
+    path.write_text(text)
+    settings = load_settings(PlannerSettings, "planner", {}, path)
+    policy = settings.policy_of("llama-8b")
+    assert (policy.max_replicas, policy.target_kv_usage, policy.scale_down_after_s) == (8, 0.7, 600)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_probes_ask_health_and_readiness_on_a_port_of_the_container(shape: str) -> None:
+    for part, spec in pod_specs(render(ci_values(shape))).items():
+        container = spec["containers"][0]
+        ports = {port["name"] for port in container["ports"]}
+        for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+            action = container[probe].get("httpGet") or container[probe]["tcpSocket"]
+            assert action["port"] in ports
+            assert part == "redis" or action["path"] == path
+
+
+def test_services_select_their_pods_and_name_a_port_of_them() -> None:
+    objects = render(ci_values("full"))
+    pods = [o["spec"]["template"] for o in objects if o["kind"] in ("Deployment", "DaemonSet")]
+    for service in (o for o in objects if o["kind"] == "Service"):
+        wanted = service["spec"]["selector"].items()
+        (pod,) = [p for p in pods if wanted <= p["metadata"]["labels"].items()]
+        ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+
+
+def test_the_admin_port_is_never_on_the_public_service() -> None:
+    objects = render(ci_values("full"))
+    public = [o for o in objects if o["kind"] == "Service" and o["spec"].get("type") == "LoadBalancer"]
+    assert [p["targetPort"] for o in public for p in o["spec"]["ports"]] == ["http"]
+
+
+@pytest.mark.parametrize("shape", ["default", "minimal"])
+def test_containers_are_hardened(shape: str) -> None:
+    for spec in pod_specs(render(ci_values(shape))).values():
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] > 0
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_only_root_by_default_is_the_cache_folders_chown() -> None:
+    specs = pod_specs(render({}))
+    (init,) = specs["coldstart"]["initContainers"]
+    assert init["securityContext"]["runAsUser"] == 0
+    assert init["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+    without = pod_specs(render({"coldstart": {"cache": {"chown": False}}}))
+    assert "initContainers" not in without["coldstart"]
+
+
+def test_agent_exceptions_follow_their_values() -> None:
+    def agent(**values: bool) -> Object:
+        spec: Object = pod_specs(render({"agent": values}))["agent"]
+        return spec
+
+    rooted = agent(podResources=True)["containers"][0]["securityContext"]
+    assert (rooted["runAsUser"], rooted["capabilities"]) == (0, {"drop": ["ALL"]})
+    assert agent(kernelLog=True)["containers"][0]["securityContext"]["privileged"] is True
+    assert not any("hostPath" in volume for volume in agent()["volumes"])
+
+
+def test_a_planner_policy_change_restarts_it_and_an_endpoint_change_does_not() -> None:
+    def checksum(values: Object) -> str:
+        (planner,) = (o for o in render(values) if o["metadata"]["name"] == "demo-tonnage-planner" and "spec" in o
+                      and "template" in o["spec"])  # fmt: skip
+        found: str = planner["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+        return found
+
+    plain = checksum({})
+    assert checksum({"planner": {"policy": {"max_replicas": 3}}}) != plain
+    assert checksum({"endpoints": [{"url": "http://a", "model": "m"}]}) == plain
+
+
+def test_the_grace_period_is_longer_than_the_drain_and_the_wait_before_it() -> None:
+    for drain in (1, 30, 600):
+        spec = pod_specs(render({"router": {"drainSeconds": drain}}))["router"]
+        wait = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+        assert spec["terminationGracePeriodSeconds"] > drain + wait
+
+
+def test_every_object_has_the_recommended_labels_and_the_namespace() -> None:
+    for one in render(ci_values("full")):
+        labels = one["metadata"]["labels"]
+        assert labels["app.kubernetes.io/part-of"] == "tonnage"
+        assert labels["team"] == "inference"
+        clustered = one["kind"].startswith("Cluster")
+        assert one["metadata"].get("namespace") == (None if clustered else "fleet")
+
+
+def test_selectors_hold_no_version() -> None:
+    for one in render({}):
+        selector = one.get("spec", {}).get("selector", {})
+        flat = selector.get("matchLabels", selector)
+        assert not any("version" in key or "chart" in key for key in flat)
