@@ -1,5 +1,6 @@
 """`tonnage simulate`: a trace through a fleet of engine models in this process, on simulated time."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import click
 
 from tonnage_cli.output import json_option, print_json, print_table
-from tonnage_core.engine.defaults import GPU_MEMORY_UTILIZATION, batch_limits, pool_blocks
+from tonnage_core.engine.defaults import GPU_MEMORY_UTILIZATION, engine_config_for
 from tonnage_core.engine.fleet import Fleet, FleetConfig, FleetResult
 from tonnage_core.engine.step_time import step_time_for
 from tonnage_core.engine.types import EngineConfig
@@ -74,7 +75,7 @@ def command(trace: Path, *, as_json: bool, **given: Any) -> int:
 def simulate(trace: Trace, name: str, given: dict[str, Any]) -> dict[str, Any]:
     """The report of one run; `given` are the command's options by name."""
     shape, gpu = load_model(given["model"]), load_gpu(given["gpu"])
-    engine = engine_config(shape, gpu, given)
+    engine = _engine_config(shape, gpu, given)
     requests = _requests(trace, given)
     config = FleetConfig(
         replicas=given["replicas"],
@@ -89,32 +90,29 @@ def simulate(trace: Trace, name: str, given: dict[str, Any]) -> dict[str, Any]:
     return _document(result, requests, name, trace, config, gpu, given)
 
 
-def engine_config(shape: ModelShape, gpu: GpuSpec, given: dict[str, Any]) -> EngineConfig:
+def _engine_config(shape: ModelShape, gpu: GpuSpec, given: dict[str, Any]) -> EngineConfig:
     """What the options leave open follows from the model and the GPU."""
-    tokens, seqs = batch_limits(gpu)
-    seqs = given["max_num_seqs"] or min(seqs, given["max_num_batched_tokens"] or tokens)
-    tokens = given["max_num_batched_tokens"] or tokens
-    blocks = given["num_blocks"] or pool_blocks(
-        shape,
-        gpu,
-        block_size=given["block_size"],
-        tp=given["tp"],
-        kv_dtype=given["kv_dtype"],
-        utilization=given["gpu_memory_utilization"],
-        max_num_batched_tokens=tokens,
+    config = engine_config_for(
+        shape, gpu, utilization=given["gpu_memory_utilization"], **{name: given[name] for name in _SIZES}
     )
-    longest = min(shape.max_position_embeddings, (blocks - 1) * given["block_size"])
-    return EngineConfig(
-        num_blocks=blocks,
-        max_model_len=given["max_model_len"] or longest,
-        block_size=given["block_size"],
-        max_num_seqs=seqs,
-        max_num_batched_tokens=max(tokens, seqs) if given["max_num_batched_tokens"] is None else tokens,
+    return replace(
+        config,
         batching=given["batching"],
         preemption=given["preemption"],
         enable_prefix_caching=not given["no_prefix_caching"],
         step_jitter=given["step_jitter"],
     )
+
+
+_SIZES = (
+    "tp",
+    "kv_dtype",
+    "block_size",
+    "num_blocks",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+)
 
 
 def _requests(trace: Trace, given: dict[str, Any]) -> list[TraceRequest]:

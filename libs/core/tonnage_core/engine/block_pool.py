@@ -12,6 +12,7 @@ it in the prefix cache; a blank block has no key.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from tonnage_core.engine.prefix_cache import PrefixCache
 from tonnage_core.engine.types import BlockKey
@@ -60,19 +61,23 @@ class BlockPool:
         split = max(len(blank) - count, 0)
         taken = blank[split:]
         del blank[split:]
-        taken.extend(self._evict() for _ in range(count - len(taken)))
+        if len(taken) < count:
+            taken += self._evict(count - len(taken))
         for block in taken:
             self._references[block] = 1
         return taken
 
-    def _evict(self) -> int:
-        block, _ = self._evictable.popitem(last=False)
-        key = self._keys[block]
-        assert key is not None
-        self._keys[block] = None
-        self.cache.discard(key, block)
-        self.evicted += 1
-        return block
+    def _evict(self, count: int) -> list[int]:
+        evictable, keys, discard = self._evictable, self._keys, self.cache.discard
+        evicted = list(islice(evictable, count))
+        for block in evicted:
+            key = keys[block]
+            assert key is not None
+            keys[block] = None
+            del evictable[block]
+            discard(key, block)
+        self.evicted += count
+        return evicted
 
     def hold(self, blocks: Iterable[int]) -> None:
         """One more reference each; a block that nobody held leaves the eviction queue."""
@@ -99,7 +104,7 @@ class BlockPool:
         """Full blocks become findable under their keys."""
         if not self.caching:
             return
-        add, names = self.cache.add, self._keys
-        for block, key in zip(blocks, keys, strict=True):
+        named, names = list(keys), self._keys
+        for block, key in zip(blocks, named, strict=True):
             names[block] = key
-            add(key, block)
+        self.cache.add(blocks, named)

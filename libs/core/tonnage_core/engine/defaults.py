@@ -4,6 +4,7 @@ Source: vLLM 0.32 `EngineArgs.get_batch_defaults` and `CacheConfig`; facts of a 
 """
 
 from tonnage_core.engine.errors import BadEngineConfigError
+from tonnage_core.engine.types import EngineConfig
 from tonnage_core.hardware import GpuSpec
 from tonnage_core.models import ModelShape
 from tonnage_core.units import GIB
@@ -49,3 +50,40 @@ def pool_blocks(
             f"{utilization * gpu.memory_gib:.1f} GiB may be used; use more GPUs (--tp) or a smaller model"
         )
     return blocks
+
+
+def engine_config_for(
+    shape: ModelShape,
+    gpu: GpuSpec,
+    *,
+    tp: int = 1,
+    kv_dtype: str = "auto",
+    utilization: float = GPU_MEMORY_UTILIZATION,
+    block_size: int = BLOCK_SIZE,
+    num_blocks: int | None = None,
+    max_model_len: int | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+) -> EngineConfig:
+    """A model on a GPU with vLLM's defaults for whatever is None.
+
+    `max_model_len` defaults to the model's, or less where the blocks hold less than one such request.
+    """
+    tokens, seqs = batch_limits(gpu)
+    batched = max_num_batched_tokens or max(tokens, max_num_seqs or 0)
+    blocks = num_blocks or pool_blocks(
+        shape,
+        gpu,
+        block_size=block_size,
+        tp=tp,
+        kv_dtype=kv_dtype,
+        utilization=utilization,
+        max_num_batched_tokens=batched,
+    )
+    return EngineConfig(
+        num_blocks=blocks,
+        max_model_len=max_model_len or min(shape.max_position_embeddings, (blocks - 1) * block_size),
+        block_size=block_size,
+        max_num_seqs=max_num_seqs or min(seqs, batched),
+        max_num_batched_tokens=batched,
+    )

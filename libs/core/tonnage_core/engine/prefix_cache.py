@@ -31,14 +31,16 @@ class PrefixCache:
         """Blocks of the leading keys that are cached, up to the first one that is not."""
         return list(takewhile(_known, map(self._first.get, keys)))  # type: ignore[arg-type]
 
-    def add(self, key: BlockKey, block: int) -> None:
-        """Let `block` be found under `key`; it stays behind blocks already there."""
-        if self._first.setdefault(key, block) != block:
-            self._twins.setdefault(key, []).append(block)
+    def add(self, blocks: Iterable[int], keys: Iterable[BlockKey]) -> None:
+        """Let each block be found under its key; it stays behind blocks already there."""
+        put = self._first.setdefault
+        for block, key in zip(blocks, keys, strict=True):
+            if put(key, block) != block:
+                self._twins.setdefault(key, []).append(block)
 
     def discard(self, key: BlockKey, block: int) -> None:
         """`block` no longer holds `key`; the next block with the same content takes over."""
-        twins = self._twins.get(key)
+        twins = self._twins.get(key) if self._twins else None
         if twins is None:
             del self._first[key]
             return

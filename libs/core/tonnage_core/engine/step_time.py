@@ -6,7 +6,7 @@ chunks (limited by FLOPs or by reading their context), the output head, tensor-p
 kernel and a step.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tonnage_core.engine.batch import Batch
 from tonnage_core.hardware import GpuSpec
@@ -67,35 +67,44 @@ class StepTime:
     """Message of one all-reduce and row."""
     layers: int
     efficiency: Efficiency
+    _read: float = field(init=False)
+    _compute: float = field(init=False)
+    _attend: float = field(init=False)
+    _fixed: float = field(init=False)
+    """Rates and fixed cost with the efficiencies in them, worked out once: a long run asks for millions of steps."""
+
+    def __post_init__(self) -> None:
+        rate = self.efficiency
+        derived = {
+            "_read": self.hbm_bytes_s * rate.memory,
+            "_compute": self.peak_flops * rate.gemm,
+            "_attend": self.attention_flops * rate.attention,
+            "_fixed": self.layers * rate.kernels_per_layer * rate.kernel_s + rate.step_s,
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def seconds(self, batch: Batch) -> float:
         """Time of one iteration."""
-        rate = self.efficiency
         rows = batch.decode_rows + batch.prefill_tokens
-        read = self.hbm_bytes_s * rate.memory
         flops = rows * self.flops_per_token + batch.sampled_rows * self.head_flops
-        linear = max(self._weights_read(rows) / read, flops / (self.peak_flops * rate.gemm))
-        decode = batch.decode_context * self.kv_bytes_per_token / read
-        prefill = max(
-            batch.prefill_context * self.kv_bytes_per_token / read,
-            batch.prefill_pairs * self.pair_flops / (self.attention_flops * rate.attention),
-        )
-        fixed = self.layers * rate.kernels_per_layer * rate.kernel_s + rate.step_s
-        return linear + decode + prefill + self._all_reduce(rows) + fixed
+        read = self._weights_read(rows) if self.experts else self.weight_bytes
+        seconds = max(read / self._read, flops / self._compute) + self._fixed
+        seconds += batch.decode_context * self.kv_bytes_per_token / self._read
+        if batch.prefill_tokens:
+            context = batch.prefill_context * self.kv_bytes_per_token / self._read
+            seconds += max(context, batch.prefill_pairs * self.pair_flops / self._attend)
+        return seconds + self._all_reduce(rows) if self.all_reduces else seconds
 
     def swap_seconds(self, tokens: int) -> float:
         """Time to move the KV of `tokens` tokens over PCIe, one way."""
         return tokens * self.kv_bytes_per_token / (self.pcie_bytes_s * self.efficiency.pcie)
 
     def _weights_read(self, rows: int) -> float:
-        if not self.experts:
-            return self.weight_bytes
         missed = (1 - self.experts_per_token / self.experts) ** rows
         return self.weight_bytes + self.expert_bytes * (1 - missed)
 
     def _all_reduce(self, rows: int) -> float:
-        if not self.all_reduces:
-            return 0.0
         rate = self.efficiency
         return self.all_reduces * (rate.all_reduce_s + rows * self.row_bytes / (self.link_bytes_s * rate.link))
 
