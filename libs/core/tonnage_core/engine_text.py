@@ -17,6 +17,8 @@ from tonnage_core.errors import BadInputError
 WORD_BASE = 256
 """The id of the first word."""
 WORDS = 1 << 16
+WORD_CHARS = 6
+"""Characters, and bytes, of a word's text."""
 TOKENS = WORD_BASE + WORDS
 """Size of the vocabulary."""
 
@@ -65,6 +67,11 @@ def decode(token_ids: Sequence[int]) -> str:
 def word(token_id: int) -> str:
     """The text of one token."""
     return decode((token_id,))
+
+
+def word_bytes(token_id: int) -> bytes:
+    """The UTF-8 bytes of one token, whose id is known to be in the vocabulary: the quick way."""
+    return _table()[token_id]
 
 
 def check_range(token_ids: Sequence[int]) -> None:

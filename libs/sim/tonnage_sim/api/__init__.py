@@ -1,0 +1,1 @@
+"""vLLM's HTTP API: request models, checks worded as vLLM's, answers and streams."""

@@ -1,0 +1,65 @@
+"""`python -m tonnage_sim.main`: one simulated engine, set up by TONNAGE_SIM_* in the environment."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+
+import uvloop
+
+from tonnage_core.errors import TonnageError
+from tonnage_runtime.catalogue import load_gpu, load_model
+from tonnage_runtime.clock import SystemClock
+from tonnage_runtime.http_app import bind
+from tonnage_runtime.logging import configure_logging
+from tonnage_runtime.metrics import new_registry
+from tonnage_runtime.settings import load_settings
+from tonnage_sim.app import Ports, build_app
+from tonnage_sim.http1.server import Server
+from tonnage_sim.settings import SimSettings
+
+logger = logging.getLogger(__name__)
+
+CRASHED = 134
+"""Exit code of the crash fault: what a process that aborts has."""
+
+
+async def serve(settings: SimSettings) -> None:
+    """Serve until SIGTERM or SIGINT; requests in progress get `drain_timeout_s` to end."""
+    ports = Ports(
+        clock=SystemClock(),
+        registry=new_registry(),
+        shape=load_model(settings.model),
+        gpu=load_gpu(settings.gpu),
+        crash=lambda: os._exit(CRASHED),
+    )
+    simulator = build_app(settings, ports)
+    sock = bind(settings.host, settings.port)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    server = Server(simulator)
+    async with simulator.running():
+        await server.start(sock)
+        logger.info("ready", extra={"url": "http://{}:{}".format(*sock.getsockname()[:2]), "model": settings.model})
+        await stop.wait()
+        logger.info("stopping")
+        await server.stop(settings.drain_timeout_s)
+
+
+def main(environ: Mapping[str, str] = os.environ) -> int:
+    """Run one simulated engine; returns the exit code."""
+    try:
+        settings = load_settings(SimSettings, "sim", environ)
+        configure_logging("sim", settings.log_level)
+        uvloop.run(serve(settings))
+    except TonnageError as error:
+        sys.stderr.write("tonnage-sim: " + " ".join(str(error).split()) + "\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
