@@ -23,9 +23,9 @@ class Profile:
     shortlist: int = 8
 
     @property
-    def reads_prefix(self) -> bool:
-        """Whether a decision depends on the prefix index."""
-        return any(scorer.name == "uncached_prefix" for scorer, _ in self.scorers)
+    def hashes_prompts(self) -> bool:
+        """Whether a decision depends on the prompt's block hashes."""
+        return self.picker.name == "consistent_hash" or any(s.name == "uncached_prefix" for s, _ in self.scorers)
 
 
 def make_profile(

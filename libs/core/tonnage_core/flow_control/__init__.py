@@ -1,0 +1,1 @@
+"""Admission, fairness, budgets and breakers: pure, with `now` (monotonic seconds) as an argument."""

@@ -1,0 +1,53 @@
+"""The access log: one JSON line a request on stderr, gathered and written twice a second. Never prompts or keys."""
+
+import sys
+import time
+from typing import TYPE_CHECKING, BinaryIO
+
+import orjson
+
+if TYPE_CHECKING:
+    from tonnage_router.exchange import Exchange
+
+
+class AccessLog:
+    """`mode`: `off`, `errors` (status 500 and up, cut streams, failed attempts) or `all`."""
+
+    def __init__(self, mode: str, stream: BinaryIO | None = None) -> None:
+        self._mode = mode
+        self._stream = stream or sys.stderr.buffer
+        self._lines: list[bytes] = []
+
+    def write(self, exchange: "Exchange", outcome: str, duration_s: float) -> None:
+        """Note one request."""
+        if self._mode == "off" or (self._mode == "errors" and outcome == "ok" and not exchange.failures):
+            return
+        incoming, endpoint, usage = exchange.incoming, exchange.endpoint, exchange.usage
+        line: dict[str, object] = {
+            "ts": round(time.time(), 3),
+            "level": "info",
+            "service": "router",
+            "msg": "request",
+            "path": incoming.path.decode("latin-1"),
+            "request_id": incoming.request_id.decode("latin-1") if incoming.request_id else None,
+            "model": exchange.facts.model,
+            "tenant": exchange.tenant,
+            "endpoint": endpoint.id if endpoint else None,
+            "status": exchange.status,
+            "outcome": outcome,
+            "reason": exchange.decision.reason.value if exchange.decision else None,
+            "attempts": exchange.failures or [],
+            "duration_ms": round(duration_s * 1e3, 3),
+            "first_byte_ms": round(exchange.first_byte_s * 1e3, 3) if exchange.first_byte_s is not None else None,
+            "bytes": exchange.sent_bytes,
+            "prompt_tokens": usage.prompt_tokens if usage else None,
+            "completion_tokens": usage.completion_tokens if usage else None,
+        }
+        self._lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        if self._lines:
+            lines, self._lines = self._lines, []
+            self._stream.write(b"".join(lines))
+            self._stream.flush()

@@ -1,0 +1,1 @@
+"""The outside: engines' own HTTP endpoints, files, Kubernetes, Redis."""

@@ -1,0 +1,30 @@
+"""Endpoints in a YAML file."""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from tonnage_router.errors import EndpointFileError
+from tonnage_router.settings import EndpointSpec
+from tonnage_runtime.errors import SettingsError
+from tonnage_runtime.settings import read_yaml
+
+
+def read_endpoints(path: Path) -> list[EndpointSpec]:
+    """The `endpoints` of the file; `EndpointFileError` names the wrong entry."""
+    try:
+        document = read_yaml(path)
+    except SettingsError as error:
+        raise EndpointFileError(str(error)) from error
+    rows = document.get("endpoints") if isinstance(document, dict) else document
+    if not isinstance(rows, list):
+        raise EndpointFileError(f"{path}: a list under `endpoints:` is expected")
+    found = []
+    for number, row in enumerate(rows, 1):
+        try:
+            found.append(EndpointSpec.model_validate(row))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise EndpointFileError(f"{path}: endpoint {number}: {where}: {first['msg']}") from error
+    return found

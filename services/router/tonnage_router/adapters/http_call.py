@@ -1,0 +1,70 @@
+"""One small HTTP call to an engine, for probes and adapter loading: a fresh connection, a bounded answer."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import httptools
+
+from tonnage_router.errors import ProbeError
+
+MAX_ANSWER_BYTES = 16 << 20
+
+
+@dataclass(slots=True)
+class Answer:
+    """Status and body of a call."""
+
+    status: int = 0
+    body: bytes = b""
+
+
+@dataclass(slots=True)
+class _Reader:
+    pieces: list[bytes] = field(default_factory=list)
+    complete: bool = False
+
+    def on_body(self, piece: bytes) -> None:
+        self.pieces.append(piece)
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+async def call(
+    host: str, port: int, path: str, *, timeout_s: float, body: bytes | None = None, api_key: str | None = None
+) -> Answer:
+    """GET `path`, or POST `body` as JSON. `ProbeError` says what went wrong in a few words."""
+    method = "GET" if body is None else "POST"
+    key = f"authorization: Bearer {api_key}\r\n" if api_key else ""
+    kind = "" if body is None else f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    shown = f"[{host}]" if ":" in host else host
+    head = f"{method} {path} HTTP/1.1\r\nhost: {shown}:{port}\r\nconnection: close\r\n{key}{kind}\r\n"
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _exchange(host, port, head.encode() + (body or b""))
+    except TimeoutError as error:
+        raise ProbeError(f"{method} {path}: no answer in {timeout_s:g} s") from error
+    except (OSError, httptools.HttpParserError) as error:
+        raise ProbeError(f"{method} {path}: {str(error) or type(error).__name__}") from error
+
+
+async def _exchange(host: str, port: int, request: bytes) -> Answer:
+    stream, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(request)
+        reader = _Reader()
+        parser = httptools.HttpResponseParser(reader)
+        received = 0
+        while not reader.complete:
+            data = await stream.read(65536)
+            if not data:
+                break
+            received += len(data)
+            if received > MAX_ANSWER_BYTES:
+                raise httptools.HttpParserError(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
+            parser.feed_data(data)
+        if not received:
+            raise httptools.HttpParserError("closed without an answer")
+        return Answer(parser.get_status_code(), b"".join(reader.pieces))
+    finally:
+        writer.transport.abort()

@@ -1,0 +1,75 @@
+"""The admin port: health, readiness, metrics, and why the router does what it does."""
+
+from typing import Any
+
+from fastapi import FastAPI, Query, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry
+
+from tonnage_router.fleet import Endpoint
+from tonnage_router.gateway import Gateway
+from tonnage_runtime.http_app import build_base_app
+
+VERSION = "0.1.0"
+
+
+def build_app(gateway: Gateway, registry: CollectorRegistry) -> FastAPI:
+    """The admin application over a running gateway."""
+    app = build_base_app("Tonnage router admin", registry, not_ready=gateway.not_ready)
+
+    @app.get("/admin/endpoints", tags=["admin"])
+    async def endpoints() -> dict[str, Any]:
+        """Every endpoint with its health, load and what it is believed to hold."""
+        rows = [_endpoint(gateway, endpoint) for endpoint in gateway.fleet]
+        return {"schema": "tonnage.endpoints/1", "version": VERSION, "policy": gateway.profile.name, "endpoints": rows}
+
+    @app.post("/admin/endpoints/{endpoint_id}/drain", tags=["admin"], responses={404: {"description": "Unknown"}})
+    async def drain(endpoint_id: str, undo: bool = False) -> Response:
+        """Send the endpoint no new requests; running ones go on. `undo=true` ends the drain."""
+        endpoint = gateway.fleet.by_id.get(endpoint_id)
+        if endpoint is None:
+            message = f"no endpoint {endpoint_id}; known: {', '.join(gateway.fleet.by_id) or 'none'}"
+            return JSONResponse({"error": {"message": message, "type": "not_found_error"}}, status_code=404)
+        (gateway.fleet.undrain if undo else gateway.fleet.drain)(endpoint)
+        return JSONResponse(_endpoint(gateway, endpoint))
+
+    @app.get("/admin/decisions", tags=["admin"])
+    async def decisions(limit: int = Query(default=50, ge=1, le=1000)) -> dict[str, Any]:
+        """The latest decisions, newest first, with every candidate's scores."""
+        newest = list(gateway.decisions)[-limit:][::-1]
+        rows = [record.document() for record in newest]
+        return {"schema": "tonnage.decisions/1", "version": VERSION, "decisions": rows}
+
+    @app.get("/admin/queue", tags=["admin"])
+    async def queue() -> dict[str, Any]:
+        """Requests waiting for capacity."""
+        return {"schema": "tonnage.queue/1", "version": VERSION, "pools": gateway.queue_document()}
+
+    return app
+
+
+def _endpoint(gateway: Gateway, endpoint: Endpoint) -> dict[str, Any]:
+    candidate = endpoint.candidate
+    return {
+        "id": endpoint.id,
+        "url": endpoint.spec.url,
+        "models": sorted(name for name in candidate.models if not name.startswith("\0")),
+        "role": candidate.role,
+        "healthy": candidate.healthy,
+        "problem": endpoint.probe_problem,
+        "draining": candidate.draining,
+        "breaker": endpoint.breaker.name,
+        "requests": candidate.requests,
+        "prefill_tokens": candidate.prefill_tokens,
+        "decode_tokens": candidate.decode_tokens,
+        "load_tokens": candidate.load_tokens,
+        "kv_utilisation": candidate.kv_utilisation,
+        "waiting": candidate.waiting,
+        "max_model_len": candidate.max_model_len,
+        "gpu_speed": candidate.gpu_speed,
+        "adapters": sorted(candidate.adapters),
+        "adapter_slots": candidate.adapter_slots,
+        "index_blocks": gateway.scheduler.index.blocks(candidate.slot),
+        "requests_total": endpoint.requests,
+        "failures_total": endpoint.failures,
+    }

@@ -1,0 +1,1 @@
+"""What routing reads of bodies: model, prompt, session, usage."""

@@ -1,0 +1,22 @@
+"""What routing knows of one request body."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, eq=False)
+class BodyFacts:
+    """Read once from the parsed body; the bytes themselves go upstream."""
+
+    model: str | None
+    stream: bool
+    prompt: bytes
+    """The prompt's bytes in the order the engine reads them, or packed token ids."""
+    tokens: int | None
+    """Prompt tokens when the body gives ids, else None."""
+    max_tokens: int | None
+    samples: int
+    """Answers wanted to each prompt."""
+    salt: str | None
+    session: str | None
+    include_usage: bool
+    """The client itself asks for the usage event of a stream."""

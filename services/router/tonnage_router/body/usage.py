@@ -1,0 +1,115 @@
+"""Token usage read out of answers as they pass, across any split of the bytes."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+_WHOLE_PARSE_BYTES = 16 << 10
+_KEPT_BYTES = 1 << 20
+_MARK = b'"usage"'
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens an engine says it counted. `cached_tokens` is None when it does not say."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None = None
+
+
+class StreamTap:
+    """Remembers the last piece of an event stream that names usage."""
+
+    __slots__ = ("_carry", "_found")
+
+    def __init__(self) -> None:
+        self._carry = b""
+        self._found = b""
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next bytes; lines cut between pieces are joined."""
+        if self._carry:
+            piece = self._carry + piece
+        if piece.endswith(b"\n"):
+            self._carry = b""
+            if _MARK in piece:
+                self._found = piece
+        else:
+            cut = piece.rfind(b"\n") + 1
+            if cut and _MARK in piece[:cut]:
+                self._found = piece[:cut]
+            self._carry = piece[cut:][-_KEPT_BYTES:]
+
+    def usage(self) -> Usage | None:
+        """The last usage seen, or None."""
+        for line in reversed((self._found + self._carry).split(b"\n")):
+            if _MARK in line and line.startswith(b"data:"):
+                found = _from_document(_loads(line[5:]))
+                if found is not None:
+                    return found
+        return None
+
+
+class BodyTap:
+    """Keeps a whole JSON answer, or the end of a long one."""
+
+    __slots__ = ("_pieces", "_size")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next bytes of the body."""
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._size > _KEPT_BYTES:
+            kept = b"".join(self._pieces)[-_WHOLE_PARSE_BYTES:]
+            self._pieces, self._size = [kept], len(kept)
+
+    def usage(self) -> Usage | None:
+        """The usage object of the body, or None."""
+        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        if len(body) <= _WHOLE_PARSE_BYTES and body[:1] == b"{":
+            return _from_document(_loads(body))
+        return _from_tail(body)
+
+
+def _loads(raw: bytes) -> Any:
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _from_tail(body: bytes) -> Usage | None:
+    """Usage stands last in engines' answers, after what may be megabytes of embeddings."""
+    at = body.rfind(_MARK)
+    start = body.find(b"{", at)
+    if at < 0 or start < 0:
+        return None
+    try:
+        usage, _ = json.JSONDecoder().raw_decode(body[start:].decode("utf-8", "replace"))
+    except ValueError:
+        return None
+    return _from_document({"usage": usage})
+
+
+def _from_document(document: Any) -> Usage | None:
+    if type(document) is not dict:
+        return None
+    usage = document.get("usage")
+    if usage is None and type(nested := document.get("response")) is dict:
+        usage = nested.get("usage")  # the last event of /v1/responses
+    if type(usage) is not dict:
+        return None
+    prompt = usage.get("prompt_tokens", usage.get("input_tokens"))
+    completion = usage.get("completion_tokens", usage.get("output_tokens", 0))
+    if type(prompt) is not int or type(completion) is not int:
+        return None
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    cached = details.get("cached_tokens") if type(details) is dict else None
+    return Usage(prompt, completion, cached if type(cached) is int else None)

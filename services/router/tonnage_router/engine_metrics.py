@@ -1,0 +1,84 @@
+"""The few engine gauges that routing reads, out of a Prometheus page (vLLM and SGLang names)."""
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineGauges:
+    """None is unknown: the series is absent or not a number."""
+
+    waiting: int | None
+    running: int | None
+    kv_utilisation: float | None
+    kv_tokens: int | None
+    """Capacity of the KV cache in tokens."""
+    started_at: float | None
+    """Start of the engine's process, Unix seconds."""
+    max_loras: int | None
+    running_loras: frozenset[str] | None
+
+
+_NUMBER = rb"(?:\{[^}\n]*\})?[ \t]+([0-9.eE+-]+)"
+_WAITING = re.compile(rb"^(?:vllm:num_requests_waiting|sglang:num_queue_reqs)" + _NUMBER, re.M)
+_RUNNING = re.compile(rb"^(?:vllm:num_requests_running|sglang:num_running_reqs)" + _NUMBER, re.M)
+_KV = re.compile(rb"^(?:vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc|sglang:token_usage)" + _NUMBER, re.M)
+_START = re.compile(rb"^process_start_time_seconds" + _NUMBER, re.M)
+_CONFIG = re.compile(rb"^vllm:cache_config_info\{([^}\n]*)\}", re.M)
+_LORA = re.compile(rb"^vllm:lora_requests_info\{([^}\n]*)\}[ \t]+([0-9.eE+-]+)", re.M)
+_LABEL = re.compile(rb'(\w+)="([^"]*)"')
+
+
+def _values(pattern: re.Pattern[bytes], page: bytes) -> list[float]:
+    values = []
+    for match in pattern.findall(page):
+        try:
+            values.append(float(match))
+        except ValueError:
+            continue
+    return values
+
+
+def parse(page: bytes) -> EngineGauges:
+    """Gauges of a metrics page; queues summed and KV use averaged over data-parallel ranks."""
+    waiting, running, kv, started = (_values(p, page) for p in (_WAITING, _RUNNING, _KV, _START))
+    max_loras, running_loras = _loras(page)
+    return EngineGauges(
+        int(sum(waiting)) if waiting else None,
+        int(sum(running)) if running else None,
+        min(1.0, max(0.0, sum(kv) / len(kv))) if kv else None,
+        _capacity(page),
+        started[0] if started else None,
+        max_loras,
+        running_loras,
+    )
+
+
+def _capacity(page: bytes) -> int | None:
+    total = 0
+    for labels in _CONFIG.findall(page):
+        found = dict(_LABEL.findall(labels))
+        try:
+            total += int(found[b"block_size"]) * int(found[b"num_gpu_blocks"])
+        except (KeyError, ValueError):
+            return None
+    return total or None
+
+
+def _loras(page: bytes) -> tuple[int | None, frozenset[str] | None]:
+    """The newest `lora_requests_info` series (its value is a time): running and waiting adapters are in use."""
+    newest: dict[bytes, bytes] | None = None
+    newest_at = -1.0
+    for labels, value in _LORA.findall(page):
+        try:
+            at = float(value)
+        except ValueError:
+            continue
+        if at > newest_at:
+            newest_at, newest = at, dict(_LABEL.findall(labels))
+    if newest is None:
+        return None, None
+    names = newest.get(b"running_lora_adapters", b"") + b"," + newest.get(b"waiting_lora_adapters", b"")
+    limit = newest.get(b"max_lora", b"")
+    used = frozenset(name.strip().decode("utf-8", "replace") for name in names.split(b",") if name.strip())
+    return (int(limit) if limit.isdigit() else None), used

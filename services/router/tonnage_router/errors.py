@@ -1,0 +1,23 @@
+"""Errors of the router."""
+
+from tonnage_core.errors import BadInputError, TonnageError
+
+
+class RouterError(TonnageError):
+    """Root of the router's own errors."""
+
+
+class BadBodyError(BadInputError):
+    """A request body cannot be routed; `param` names the field, where there is one."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class ProbeError(RouterError):
+    """An engine did not answer a probe as expected."""
+
+
+class EndpointFileError(BadInputError):
+    """The endpoint file cannot be used; the running set is kept."""

@@ -1,0 +1,323 @@
+"""One request's life: chosen, sent, answered, retried before its first byte, and released on every way out."""
+
+import time
+from typing import TYPE_CHECKING
+
+from tonnage_router.body.usage import BodyTap, StreamTap, Usage
+from tonnage_router.wire.answers import answer, error_event, error_object
+from tonnage_router.wire.headers import lines
+
+if TYPE_CHECKING:
+    from tonnage_core.scheduling import Decision, Reservation
+    from tonnage_router.body.facts import BodyFacts
+    from tonnage_router.fleet import Endpoint
+    from tonnage_router.gateway import Gateway
+    from tonnage_router.wire.client import ClientConnection
+    from tonnage_router.wire.incoming import Incoming
+    from tonnage_router.wire.upstream import UpstreamConnection
+
+LAST_CHUNK = b"0\r\n\r\n"
+RETRIED = frozenset({429, 500, 502, 503, 504})
+"""Statuses another endpoint may do better on; 429 and 503 are back-pressure, not faults."""
+
+
+class Exchange:
+    """A request between its client and the endpoint it is tried on.
+
+    Invariant: from `start` on, exactly one call of `_end` happens, whatever fails, and it gives back the reservation,
+    the buffered bytes and the place among the active exchanges.
+    """
+
+    __slots__ = (
+        "_chunked",
+        "_ended",
+        "_head_sent",
+        "_keep_alive",
+        "_stale_retried",
+        "_tap",
+        "attempt",
+        "body",
+        "chain",
+        "client",
+        "decision",
+        "endpoint",
+        "facts",
+        "failures",
+        "first_byte_s",
+        "gateway",
+        "incoming",
+        "prompt_tokens",
+        "reservation",
+        "sent_bytes",
+        "started",
+        "status",
+        "tenant",
+        "tokens_per_block",
+        "tried",
+        "upstream",
+        "usage",
+    )
+
+    def __init__(
+        self, gateway: "Gateway", client: "ClientConnection", incoming: "Incoming", facts: "BodyFacts"
+    ) -> None:
+        self.gateway = gateway
+        self.client = client
+        self.incoming = incoming
+        self.facts = facts
+        self.body = incoming.body
+        self.started = time.perf_counter()
+        self.first_byte_s: float | None = None
+        self.attempt = 0
+        self.tried: set[str] | tuple[()] = ()
+        self.failures: list[str] | None = None
+        self.chain: list[bytes] = []
+        self.prompt_tokens = 0
+        self.tokens_per_block = 0.0
+        self.decision: Decision | None = None
+        self.reservation: Reservation | None = None
+        self.endpoint: Endpoint | None = None
+        self.upstream: UpstreamConnection | None = None
+        self.usage: Usage | None = None
+        self.status = 0
+        self.tenant: str | None = None
+        self.sent_bytes = 0
+        self._tap: StreamTap | BodyTap | None = None
+        self._head_sent = False
+        self._chunked = False
+        self._keep_alive = incoming.keep_alive
+        self._stale_retried = False
+        self._ended = False
+
+    # --- towards the engine -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Register and make the first attempt."""
+        self.client.exchange = self
+        self.gateway.active.add(self)
+        self._try_next()
+
+    def _try_next(self) -> None:
+        found = self.gateway.choose(self)
+        if found is None:
+            self._nobody()
+            return
+        self.decision, self.reservation, self.endpoint = found
+        self.attempt += 1
+        connection = self.endpoint.pool.take()
+        if connection is not None:
+            self.connected(connection)
+        else:
+            self.endpoint.pool.connect(self)
+
+    def connected(self, connection: "UpstreamConnection") -> None:
+        """A connection to the chosen endpoint is there: send."""
+        endpoint = self.endpoint
+        assert endpoint is not None
+        self.upstream = connection
+        incoming = self.incoming
+        head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%bcontent-length: %d\r\n\r\n" % (
+            incoming.method,
+            incoming.target,
+            endpoint.authority,
+            lines(incoming.headers, incoming.connection),
+            len(self.body),
+        )
+        connection.send(self, head, self.body)
+
+    def connect_failed(self) -> None:
+        """No connection to the chosen endpoint."""
+        self._attempt_failed("connect")
+
+    # --- from the engine --------------------------------------------------------------------------------------------
+
+    def piece(self, upstream: "UpstreamConnection", piece: bytes, complete: bool) -> None:
+        """Body bytes of the answer, the first of them after its whole head."""
+        if self._head_sent:
+            if self._tap is not None:
+                self._tap.feed(piece)
+            data = self._framed(piece, complete)
+        else:
+            if upstream.status in RETRIED and self._refused(upstream, complete):
+                return
+            data = self._first(upstream, piece, complete)
+        if data:
+            self.sent_bytes += len(data)
+            self.client.transport.write(data)
+        if complete:
+            self._complete()
+
+    def _framed(self, piece: bytes, complete: bool) -> bytes:
+        if not self._chunked:
+            return piece
+        if not complete:
+            return b"%x\r\n%b\r\n" % (len(piece), piece)
+        return b"%x\r\n%b\r\n%b" % (len(piece), piece, LAST_CHUNK) if piece else LAST_CHUNK
+
+    def _refused(self, upstream: "UpstreamConnection", complete: bool) -> bool:
+        """An endpoint cannot answer: note it, and try elsewhere if that is possible."""
+        endpoint, gateway = self.endpoint, self.gateway
+        assert endpoint is not None
+        backpressure = upstream.status in (429, 503)
+        gateway.endpoint_failed(endpoint, "backpressure" if backpressure else "status")
+        if not gateway.may_retry(self):
+            return False
+        if not complete:
+            upstream.drop()
+        self._again(f"{endpoint.id}: {upstream.status}")
+        return True
+
+    def _first(self, upstream: "UpstreamConnection", piece: bytes, complete: bool) -> bytes:
+        """The head, framed for this client, and the first body bytes; from here on there is no retry."""
+        incoming, status = self.incoming, upstream.status
+        self._head_sent = True
+        self.status = status
+        self.first_byte_s = time.perf_counter() - self.started
+        if status < 500 and status != 429:
+            self.gateway.endpoint_answered(self)
+        framing = b""
+        if upstream.length is None and not upstream.bodyless:
+            if incoming.version_11:
+                self._chunked = True
+                framing = b"transfer-encoding: chunked\r\n"
+            else:
+                self._keep_alive = False
+        self.gateway.unbuffer(len(incoming.body))
+        self.body = incoming.body = b""
+        if status == 200:
+            self._tap = StreamTap() if upstream.event_stream else BodyTap()
+            self._tap.feed(piece)
+        if self.gateway.draining or self.client.closing:
+            self._keep_alive = False
+        if not self._keep_alive:
+            framing += b"connection: close\r\n"
+        elif not incoming.version_11:
+            framing += b"connection: keep-alive\r\n"
+        if incoming.explain:
+            framing += self._explanation()
+        if self.client.paused:
+            upstream.transport.pause_reading()
+        return upstream.head(framing) + b"\r\n" + self._framed(piece, complete)
+
+    def _explanation(self) -> bytes:
+        decision, endpoint = self.decision, self.endpoint
+        assert decision is not None and endpoint is not None
+        return b"x-tonnage-endpoint: %b\r\nx-tonnage-reason: %b\r\nx-tonnage-hit-tokens: %d\r\n" % (
+            endpoint.id.encode(),
+            decision.reason.encode(),
+            decision.matched_tokens,
+        )
+
+    def _complete(self) -> None:
+        self.upstream = None
+        if self._tap is not None:
+            self.usage = self._tap.usage()
+        self._end("ok" if self.status < 400 else "upstream_status")
+        self.client.next_request(self._keep_alive)
+
+    def upstream_failed(self, upstream: "UpstreamConnection", kind: str) -> None:
+        """The connection broke, was silent for too long, or spoke nonsense. A kept-alive connection that closes without
+        an answer was stale: one more try on the same endpoint, on a fresh connection, without blame."""
+        if self._ended:
+            return
+        self.upstream = None
+        if self._head_sent:
+            self._cut(upstream, kind)
+        elif kind == "closed" and upstream.reused and not self._stale_retried:
+            self._stale_retried = True
+            assert self.endpoint is not None
+            self.attempt += 1
+            self.endpoint.pool.connect(self)
+        else:
+            self._attempt_failed(kind)
+
+    def _attempt_failed(self, kind: str) -> None:
+        endpoint, gateway = self.endpoint, self.gateway
+        assert endpoint is not None
+        gateway.endpoint_failed(endpoint, kind)
+        if gateway.may_retry(self):
+            self._again(f"{endpoint.id}: {kind}")
+            return
+        status = 504 if kind == "timeout" else 502
+        self.fail(status, f"the engine did not answer ({kind}) and no other endpoint may be tried", f"upstream_{kind}")
+
+    def _again(self, failure: str) -> None:
+        """Another endpoint, at once: nothing has reached the client."""
+        endpoint, reservation = self.endpoint, self.reservation
+        assert endpoint is not None and reservation is not None
+        self.upstream = None
+        reservation.release()
+        self.tried = {*self.tried, endpoint.id}
+        self.failures = [*(self.failures or ()), failure]
+        self._stale_retried = False
+        self._try_next()
+
+    def _nobody(self) -> None:
+        if self.failures:
+            self.fail(502, f"every endpoint that could be tried failed ({'; '.join(self.failures)})", "upstream_failed")
+        else:
+            self.fail(503, f"no endpoint serves model {self.facts.model!r} now; try again later", "no_endpoint", 2)
+
+    def _cut(self, upstream: "UpstreamConnection", kind: str) -> None:
+        """The engine died in the middle of its answer: say so in a stream, and never end it as if it were whole."""
+        assert self.endpoint is not None
+        self.gateway.endpoint_failed(self.endpoint, kind)
+        if upstream.event_stream and self._chunked:
+            event = error_event("the engine's connection broke before the end of its answer", f"upstream_{kind}")
+            self.client.transport.write(self._framed(event, False))
+            self._end("cut")
+            self.client.exchange = None
+            self.client.close()
+        else:
+            self._end("cut")
+            self.client.exchange = None
+            self.client.abort()
+
+    # --- from the client and the sweeper ------------------------------------------------------------------------------
+
+    def client_gone(self) -> None:
+        """Nobody waits for the answer: stop the engine at once."""
+        if self.upstream is not None:
+            self.upstream.drop()
+            self.upstream = None
+        self.attempt += 1  # a connection being opened is no longer for us
+        self._end("client_gone")
+
+    def client_paused(self) -> None:
+        """The client reads slower than the engine writes."""
+        if self.upstream is not None and self._head_sent:
+            self.upstream.transport.pause_reading()
+
+    def client_resumed(self) -> None:
+        """The client caught up."""
+        if self.upstream is not None:
+            self.upstream.quiet_ticks = 0
+            self.upstream.transport.resume_reading()
+
+    @property
+    def answering(self) -> bool:
+        """The client has part of the answer."""
+        return self._head_sent
+
+    # --- endings ------------------------------------------------------------------------------------------------------
+
+    def fail(self, status: int, message: str, code: str, retry_after_s: int | None = None) -> None:
+        """Answer an error of the router's own."""
+        self.status = status
+        self._keep_alive = self._keep_alive and not self.gateway.draining and not self.client.closing
+        body = error_object(status, message, code)
+        self.client.transport.write(answer(status, body, close=not self._keep_alive, retry_after_s=retry_after_s))
+        self._end(code)
+        self.client.next_request(self._keep_alive)
+
+    def _end(self, outcome: str) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        if self.reservation is not None:
+            self.reservation.release()
+        if self.body:
+            self.gateway.unbuffer(len(self.body))
+            self.body = b""
+        self.gateway.active.discard(self)
+        self.gateway.ended(self, outcome)

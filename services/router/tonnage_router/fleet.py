@@ -1,0 +1,117 @@
+"""The endpoints the router knows: their connections, health, and what they serve."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from tonnage_core.scheduling import Candidate, Scheduler
+from tonnage_router.settings import EndpointSpec, RouterSettings
+from tonnage_router.wire.pool import UpstreamPool
+from tonnage_runtime.errors import SettingsError
+
+if TYPE_CHECKING:
+    from tonnage_core.flow_control.breaker import Breaker
+
+
+class Endpoint:
+    """One engine: its address, connections, candidate, and health as probes and traffic see it."""
+
+    def __init__(self, spec: EndpointSpec, slot: int, settings: RouterSettings, breaker: "Breaker") -> None:
+        parts = urlsplit(spec.url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise SettingsError(f"endpoint {spec.url}: an http://host:port URL is expected")
+        self.spec = spec
+        self.host, self.port = parts.hostname, parts.port or 80
+        self.id = spec.id or f"{self.host}:{self.port}"
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        self.authority = f"{shown}:{self.port}".encode()
+        self.pool = UpstreamPool(
+            self.host, self.port, connect_timeout_s=settings.connect_timeout_s, idle_s=settings.upstream_idle_s
+        )
+        self.breaker = breaker
+        self.probe_ok = False
+        self.probe_failures = 0
+        self.probe_problem: str | None = "not probed yet"
+        self.listed: list[dict[str, Any]] = []
+        """Entries of the engine's /v1/models."""
+        self.metrics_at: float | None = None
+        """Monotonic time of the last good metrics poll."""
+        self.requests = 0
+        self.failures = 0
+        self.started_at: float | None = None
+        """The engine process's start time as it reports it; a change is a restart."""
+        self.candidate = Candidate(
+            self.id,
+            slot,
+            models=frozenset({spec.model} if spec.model else {"\0unlisted"}),
+            healthy=False,
+            role=spec.role,
+            length_class=spec.length_class,
+            gpu_speed=spec.gpu_speed,
+            cost=spec.cost,
+            adapter_slots=spec.adapter_slots,
+        )
+
+
+class Fleet:
+    """Endpoints by id and by slot; keeps the scheduler's candidates in step."""
+
+    def __init__(self, settings: RouterSettings, scheduler: Scheduler) -> None:
+        self._settings = settings
+        self.scheduler = scheduler
+        self.by_id: dict[str, Endpoint] = {}
+        self.by_slot: dict[int, Endpoint] = {}
+        self.seen_models: set[str] = set()
+        """Every model ever served: unknown ones answer 404, known ones without an endpoint 503."""
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        return iter(list(self.by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def add(self, spec: EndpointSpec, breaker: "Breaker") -> Endpoint:
+        """Take an endpoint in, not healthy until a probe says so. `SettingsError` for a second one of the same id."""
+        slot = next(n for n in range(len(self.by_slot) + 1) if n not in self.by_slot)
+        endpoint = Endpoint(spec, slot, self._settings, breaker)
+        if endpoint.id in self.by_id:
+            raise SettingsError(f"endpoint {endpoint.id} is listed twice: give each a unique id or url")
+        self.by_id[endpoint.id] = endpoint
+        self.by_slot[slot] = endpoint
+        if spec.model:
+            self.seen_models.add(spec.model)
+        self.scheduler.add(endpoint.candidate, self._settings.index_bytes_per_endpoint)
+        return endpoint
+
+    def remove(self, endpoint: Endpoint) -> None:
+        """Drop an endpoint: no new requests; running answers end by themselves."""
+        self.by_id.pop(endpoint.id, None)
+        self.by_slot.pop(endpoint.candidate.slot, None)
+        endpoint.candidate.draining = True
+        self.scheduler.remove(endpoint.candidate)
+        endpoint.pool.close()
+
+    def set_healthy(self, endpoint: Endpoint, healthy: bool) -> bool:
+        """Set what the filters see; True when it changed."""
+        if endpoint.candidate.healthy == healthy:
+            return False
+        endpoint.candidate.healthy = healthy
+        self.scheduler.changed()
+        return True
+
+    def set_models(self, endpoint: Endpoint, names: frozenset[str]) -> None:
+        """What the endpoint serves, as its engine lists it."""
+        self.seen_models |= names
+        if endpoint.candidate.models != names:
+            endpoint.candidate.models = names
+            self.scheduler.changed()
+
+    def drain(self, endpoint: Endpoint) -> None:
+        """No new requests; running ones go on."""
+        endpoint.candidate.draining = True
+        self.scheduler.changed()
+
+    def undrain(self, endpoint: Endpoint) -> None:
+        """Take new requests again."""
+        endpoint.candidate.draining = False
+        self.scheduler.changed()

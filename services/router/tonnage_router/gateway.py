@@ -1,0 +1,362 @@
+"""The router's centre: what may come in, where it goes, and what is known of the fleet. One event loop, no awaits."""
+
+import asyncio
+import random
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from tonnage_core.flow_control.breaker import Breaker
+from tonnage_core.flow_control.retry_budget import RetryBudget
+from tonnage_core.prefix_index.block_hash import hash_bytes, seed_hash
+from tonnage_core.prefix_index.index import ENTRY_BYTES
+from tonnage_core.prefix_index.token_estimate import BytesPerToken
+from tonnage_core.scheduling import (
+    POLICIES,
+    Decision,
+    Profile,
+    Reservation,
+    Scheduler,
+    SchedulingRequest,
+    make_profile,
+)
+from tonnage_router.access_log import AccessLog
+from tonnage_router.body import shapes
+from tonnage_router.decisions import DecisionRecord
+from tonnage_router.engine_metrics import EngineGauges
+from tonnage_router.errors import BadBodyError
+from tonnage_router.exchange import Exchange
+from tonnage_router.fleet import Endpoint, Fleet
+from tonnage_router.metrics import RouterMetrics
+from tonnage_router.models import ModelList
+from tonnage_router.settings import EndpointSpec, RouterSettings
+from tonnage_router.wire.answers import answer, error_object
+from tonnage_router.wire.incoming import Incoming
+
+if TYPE_CHECKING:
+    from tonnage_router.body.facts import BodyFacts
+    from tonnage_router.wire.client import ClientConnection
+
+MODELS = b"/v1/models"
+MAX_BLOCKS = 4096
+"""Blocks of a prompt that are hashed: 1 MiB at the default block size; what follows cannot change the choice much."""
+OUTPUT_TOKENS = 256
+"""Answer length assumed for the load of a request that sets no limit."""
+
+
+def profile_of(settings: RouterSettings) -> Profile:
+    """The profile that `settings.policy` names: one of the settings' own, or a built-in."""
+    for name, spec in settings.profiles.items():
+        if name == settings.policy:
+            return make_profile(name, spec.filters, spec.scorers, spec.picker)
+    known = [*settings.profiles, *POLICIES]
+    if settings.policy not in POLICIES:
+        raise BadBodyError(f"policy {settings.policy!r} is not known; known: {', '.join(known)}", "policy")
+    return POLICIES[settings.policy]
+
+
+class Gateway:
+    """State shared by all connections of one process."""
+
+    def __init__(self, settings: RouterSettings, metrics: RouterMetrics, access_log: AccessLog | None = None) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        metrics.attach(self)
+        self.profile = profile_of(settings)
+        self.scheduler = Scheduler(self.profile, random.Random(settings.seed))
+        self.fleet = Fleet(settings, self.scheduler)
+        self.models = ModelList(self.fleet)
+        self.estimate = BytesPerToken()
+        self.retry_budget = RetryBudget(settings.retry_budget)
+        self.access_log = access_log or AccessLog("off")
+        self.decisions: deque[DecisionRecord] = deque(maxlen=settings.decisions_kept or None)
+        self.clients: set[ClientConnection] = set()
+        self.active: set[Exchange] = set()
+        self.buffered = 0
+        self.draining = False
+        self.drained = asyncio.Event()
+        """Set when the last request ends while draining."""
+        self.probe_wanted: set[str] = set()
+        """Endpoints whose health traffic has put in doubt: the prober looks at them next."""
+        self._seeds: dict[tuple[str, str | None], bytes] = {}
+        for spec in settings.endpoints:
+            self.add_endpoint(spec)
+
+    def add_endpoint(self, spec: EndpointSpec) -> Endpoint:
+        """Take an endpoint in; the prober decides when it gets requests."""
+        return self.fleet.add(spec, Breaker())
+
+    # --- requests in --------------------------------------------------------------------------------------------------
+
+    def check_head(self, incoming: Incoming) -> None:
+        """Set `incoming.error` when the head alone says that the request is not for a route, or too large."""
+        path = incoming.path = incoming.target.partition(b"?")[0]
+        if path in shapes.PROMPTS:
+            wanted = b"POST"
+        elif path == MODELS:
+            wanted = b"GET"
+        else:
+            incoming.error = (404, f"no such path: {path[:200].decode('latin-1')}")
+            return
+        if incoming.method != wanted:
+            incoming.error = (405, f"use {wanted.decode()} for {path.decode()}")
+        elif incoming.length is not None and incoming.length > self.settings.body_bytes:
+            incoming.error = (413, f"the body is larger than {self.settings.body_bytes} bytes")
+        elif incoming.encoding not in (None, b"identity"):
+            incoming.error = (415, "send the body without Content-Encoding")
+        elif incoming.length is not None and self.buffered + incoming.length > self.settings.buffered_bytes:
+            incoming.error = (503, "too many request bytes are buffered; try again later")
+
+    def handle(self, client: "ClientConnection", incoming: Incoming) -> None:
+        """A whole request: answer it here, or start an exchange."""
+        if incoming.error is not None:
+            self._local(client, incoming, *incoming.error)
+        elif incoming.path == MODELS:
+            self._reply(client, incoming, 200, self.models.document())
+        else:
+            self._route(client, incoming)
+
+    def _route(self, client: "ClientConnection", incoming: Incoming) -> None:
+        try:
+            facts = shapes.facts(shapes.parse(incoming.body), shapes.PROMPTS[incoming.path])
+        except BadBodyError as error:
+            self._local(client, incoming, 400, str(error), param=error.param)
+            return
+        if facts.model is None:
+            facts.model = self.models.only()
+            if facts.model is None:
+                self._local(client, incoming, 400, "model is required: several are served", param="model")
+                return
+        if facts.model not in self.fleet.seen_models:
+            message = f"The model `{facts.model}` does not exist."
+            self._local(client, incoming, 404, message, code="model_not_found", param="model")
+            return
+        self.retry_budget.request()
+        Exchange(self, client, incoming, facts).start()
+
+    def _local(
+        self,
+        client: "ClientConnection",
+        incoming: Incoming,
+        status: int,
+        message: str,
+        code: str | None = None,
+        param: str | None = None,
+    ) -> None:
+        self.count_refused(status)
+        self._reply(client, incoming, status, error_object(status, message, code, param))
+
+    def _reply(self, client: "ClientConnection", incoming: Incoming, status: int, body: bytes) -> None:
+        self.unbuffer(len(incoming.body))
+        keep = incoming.keep_alive and not self.draining and not client.closing
+        extra = b"allow: GET, POST\r\n" if status == 405 else b""
+        client.transport.write(answer(status, body, close=not keep, extra=extra))
+        client.next_request(keep)
+
+    def unbuffer(self, size: int) -> None:
+        """Request bytes are no longer held."""
+        self.buffered -= size
+
+    def count_refused(self, status: int) -> None:
+        """A request ended before routing."""
+        refused = self.metrics.refused
+        refused[status] = refused.get(status, 0) + 1
+
+    # --- choice -------------------------------------------------------------------------------------------------------
+
+    def choose(self, exchange: Exchange) -> tuple[Decision, Reservation, Endpoint] | None:
+        """Decide, reserve and count in one step; None when no endpoint is eligible."""
+        begun = time.perf_counter()
+        facts = exchange.facts
+        model = facts.model
+        assert model is not None
+        if not exchange.attempt:
+            self._measure(exchange, facts, model)
+        request = SchedulingRequest(
+            model,
+            exchange.prompt_tokens,
+            (facts.max_tokens or OUTPUT_TOKENS) * facts.samples,
+            session=exchange.incoming.session or (facts.session.encode("utf-8", "replace") if facts.session else None),
+            prefix_key=exchange.chain[0] if exchange.chain else None,
+        )
+        found = self.scheduler.choose(request, exchange.chain, exchange.tokens_per_block, exchange.tried)
+        if found is None:
+            return None
+        decision, reservation = found
+        endpoint = self.fleet.by_slot[decision.chosen.slot]
+        endpoint.requests += 1
+        if not endpoint.breaker.closed:
+            endpoint.breaker.sent(time.monotonic())
+            self.refresh(endpoint)
+        self._count_decision(exchange, decision, time.perf_counter() - begun)
+        return decision, reservation, endpoint
+
+    def _measure(self, exchange: Exchange, facts: "BodyFacts", model: str) -> None:
+        """Hash the prompt, and estimate its tokens where the body does not give ids."""
+        block = self.settings.block_bytes
+        prompt = facts.prompt
+        if facts.tokens is not None:
+            exchange.prompt_tokens, exchange.tokens_per_block = facts.tokens, block / 4
+        else:
+            ratio = self.estimate.ratio(model)
+            exchange.prompt_tokens, exchange.tokens_per_block = int(len(prompt) / ratio), block / ratio
+        if self.profile.hashes_prompts and len(prompt) >= block:
+            exchange.chain = hash_bytes(self._seed(model, facts.salt), prompt[: MAX_BLOCKS * block], block)
+
+    def _seed(self, model: str, salt: str | None) -> bytes:
+        if salt is not None:
+            return seed_hash(model, None, salt)
+        seed = self._seeds.get((model, None))
+        if seed is None:
+            seed = self._seeds[model, None] = seed_hash(model, None, None)
+        return seed
+
+    def _count_decision(self, exchange: Exchange, decision: Decision, seconds: float) -> None:
+        metrics = self.metrics
+        key = (self.profile.name, decision.reason.value)
+        metrics.decisions[key] = metrics.decisions.get(key, 0) + 1
+        metrics.predicted_prompt_tokens += exchange.prompt_tokens
+        metrics.predicted_hit_tokens += decision.matched_tokens
+        metrics.choice.observe(seconds)
+        if self.settings.decisions_kept:
+            self.decisions.append(DecisionRecord(exchange, decision, time.time()))
+
+    # --- what traffic says of endpoints -------------------------------------------------------------------------------
+
+    def endpoint_answered(self, exchange: Exchange) -> None:
+        """The first byte of an answer that is not a fault: 4xx is success."""
+        endpoint, reservation = exchange.endpoint, exchange.reservation
+        assert endpoint is not None and reservation is not None
+        reservation.first_token()
+        endpoint.candidate.pressure = 0.0
+        if endpoint.breaker.troubled:
+            endpoint.breaker.success()
+            self.refresh(endpoint)
+
+    def endpoint_failed(self, endpoint: Endpoint, kind: str) -> None:
+        """An attempt failed: `backpressure`, `status`, `connect`, `closed`, `cut`, `timeout` or `protocol`."""
+        key = (endpoint.id, kind)
+        failures = self.metrics.endpoint_failures
+        failures[key] = failures.get(key, 0) + 1
+        endpoint.failures += 1
+        if kind == "backpressure":
+            endpoint.breaker.neutral()
+            endpoint.candidate.pressure = 1.0
+        else:
+            endpoint.breaker.fault(time.monotonic())
+            self.probe_wanted.add(endpoint.id)
+            if kind == "connect":
+                endpoint.probe_ok = False
+                endpoint.probe_problem = "connection refused or timed out"
+        self.refresh(endpoint)
+
+    def refresh(self, endpoint: Endpoint) -> None:
+        """Recompute whether the endpoint may be chosen."""
+        self.fleet.set_healthy(endpoint, endpoint.probe_ok and endpoint.breaker.allows(time.monotonic()))
+
+    def endpoint_down(self, endpoint: Endpoint) -> None:
+        """Probes say the engine is gone: requests it has not begun to answer move on, unless it still sends bytes."""
+        here = [exchange for exchange in self.active if exchange.endpoint is endpoint and exchange.upstream is not None]
+        if any(x.upstream is not None and x.upstream.answered and not x.upstream.quiet_ticks for x in here):
+            return
+        for exchange in here:
+            if not exchange.answering and exchange.upstream is not None:
+                exchange.upstream.timed_out()
+
+    def apply_models(self, endpoint: Endpoint, entries: list[dict[str, Any]]) -> None:
+        """What the engine lists: names, context limit, and adapters, which have a parent."""
+        names = {entry["id"] for entry in entries}
+        if endpoint.spec.model is not None:
+            names.add(endpoint.spec.model)
+        limits = [n for entry in entries if type(n := entry.get("max_model_len")) is int]
+        endpoint.candidate.max_model_len = max(limits) if limits else None
+        endpoint.candidate.adapters = {entry["id"] for entry in entries if entry.get("parent")}
+        self.fleet.set_models(endpoint, frozenset(names))
+
+    def apply_gauges(self, endpoint: Endpoint, gauges: EngineGauges | None, now: float) -> None:
+        """A metrics poll; None is a failed one, after which the last values live until they are stale."""
+        if gauges is None:
+            return
+        endpoint.metrics_at = now
+        candidate = endpoint.candidate
+        candidate.kv_utilisation, candidate.waiting = gauges.kv_utilisation, gauges.waiting
+        if endpoint.spec.adapter_slots is None and gauges.max_loras is not None:
+            candidate.adapter_slots = gauges.max_loras
+        if gauges.started_at is not None and endpoint.started_at not in (None, gauges.started_at):
+            self.scheduler.index.clear_slot(candidate.slot)
+        endpoint.started_at = gauges.started_at
+        self._fit_index(endpoint, gauges.kv_tokens)
+
+    def _fit_index(self, endpoint: Endpoint, kv_tokens: int | None) -> None:
+        """Track no more blocks than the engine's cache can hold."""
+        bound = self.settings.index_bytes_per_endpoint
+        if kv_tokens is not None and endpoint.spec.model is not None:
+            blocks = kv_tokens * self.estimate.ratio(endpoint.spec.model) / self.settings.block_bytes
+            bound = min(bound, int(blocks * ENTRY_BYTES))
+        self.scheduler.index.add_slot(endpoint.candidate.slot, bound)
+
+    def expire_gauges(self, now: float) -> None:
+        """Measurements older than the limit become unknown."""
+        for endpoint in self.fleet.by_id.values():
+            if endpoint.metrics_at is not None and now - endpoint.metrics_at > self.settings.metrics_stale_s:
+                endpoint.metrics_at = None
+                endpoint.candidate.kv_utilisation = endpoint.candidate.waiting = None
+
+    def may_retry(self, exchange: Exchange) -> bool:
+        """Whether another endpoint may be tried; spends from the budget when so."""
+        model = exchange.facts.model
+        assert model is not None and exchange.endpoint is not None
+        tried = {*exchange.tried, exchange.endpoint.id}
+        if len(tried) > self.settings.retries or all(c.id in tried for c in self.scheduler.eligible(model)):
+            return False
+        if not self.retry_budget.take():
+            return False
+        retries = self.metrics.retries
+        retries["elsewhere"] = retries.get("elsewhere", 0) + 1
+        return True
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def ended(self, exchange: Exchange, outcome: str) -> None:
+        """Count a finished exchange, learn from its usage, log it."""
+        metrics = self.metrics
+        endpoint = exchange.endpoint
+        key = (exchange.facts.model or "", endpoint.id if endpoint else "", exchange.status)
+        metrics.requests[key] = metrics.requests.get(key, 0) + 1
+        metrics.outcomes[outcome] = metrics.outcomes.get(outcome, 0) + 1
+        duration = time.perf_counter() - exchange.started
+        metrics.duration.observe(duration)
+        if exchange.first_byte_s is not None:
+            metrics.first_byte.observe(exchange.first_byte_s)
+        if exchange.usage is not None:
+            self._learn(exchange)
+        if outcome == "client_gone" and endpoint is not None and not endpoint.breaker.closed:
+            endpoint.breaker.neutral()
+        self.access_log.write(exchange, outcome, duration)
+        if self.draining and not self.active:
+            self.drained.set()
+
+    def _learn(self, exchange: Exchange) -> None:
+        metrics, usage = self.metrics, exchange.usage
+        assert usage is not None
+        metrics.prompt_tokens += usage.prompt_tokens
+        metrics.completion_tokens += usage.completion_tokens
+        metrics.cached_tokens += usage.cached_tokens or 0
+        if exchange.facts.tokens is None and exchange.facts.model is not None:
+            self.estimate.learn(exchange.facts.model, len(exchange.facts.prompt), usage.prompt_tokens)
+
+    def queue_lengths(self) -> dict[str, int]:
+        """Requests waiting for capacity, by pool; every known pool is named."""
+        return dict.fromkeys(self.fleet.seen_models, 0)
+
+    def queue_document(self) -> list[dict[str, Any]]:
+        """`/admin/queue`."""
+        return [{"pool": pool, "requests": count} for pool, count in sorted(self.queue_lengths().items())]
+
+    def not_ready(self) -> str | None:
+        """Why the router cannot take requests, or None."""
+        if self.draining:
+            return "draining"
+        if any(endpoint.candidate.healthy for endpoint in self.fleet):
+            return None
+        return "no endpoint is healthy"

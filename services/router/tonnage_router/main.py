@@ -1,0 +1,56 @@
+"""`python -m tonnage_router.main`: read the environment once, listen, run."""
+
+import gc
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import uvloop
+
+from tonnage_core.errors import TonnageError
+from tonnage_router.access_log import AccessLog
+from tonnage_router.adapters.endpoint_file import read_endpoints
+from tonnage_router.gateway import Gateway
+from tonnage_router.metrics import RouterMetrics
+from tonnage_router.service import run
+from tonnage_router.settings import RouterSettings
+from tonnage_runtime.http_app import bind
+from tonnage_runtime.logging import configure_logging
+from tonnage_runtime.metrics import new_registry
+from tonnage_runtime.settings import load_settings
+
+CONFIG = "TONNAGE_ROUTER_CONFIG"
+"""Path of a YAML file of settings; read beside the environment."""
+
+
+def settings_from(environ: Mapping[str, str]) -> RouterSettings:
+    """Settings of the environment and of the file it names; the endpoint file's endpoints are added."""
+    rest = {name: value for name, value in environ.items() if name != CONFIG}
+    config = environ.get(CONFIG)
+    settings = load_settings(RouterSettings, "router", rest, Path(config) if config else None)
+    if settings.endpoints_file is not None:
+        found = read_endpoints(settings.endpoints_file)
+        settings = settings.model_copy(update={"endpoints": [*settings.endpoints, *found]})
+    return settings
+
+
+def main() -> int:
+    """Run one router process; exit 2 on bad settings or a taken port, with one line."""
+    try:
+        settings = settings_from(os.environ)
+        configure_logging("router", settings.log_level)
+        data = bind(settings.host, settings.port, reuse_port=settings.workers > 1)
+        admin = bind(settings.host, settings.admin_port)
+        registry = new_registry()
+        gateway = Gateway(settings, RouterMetrics(registry), AccessLog(settings.access_log))
+    except TonnageError as error:
+        sys.stderr.write(f"tonnage router: {error}\n")
+        return 2
+    gc.freeze()  # modules and settings live as long as the process: collections skip them
+    uvloop.run(run(gateway, registry, data, admin))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""What the router counts. Plain integers on the hot path; turned into Prometheus families at a scrape."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tonnage_core.prefix_index.index import PrefixIndex
+from tonnage_runtime.metrics import LATENCY_BUCKETS_S, TTFT_BUCKETS_S
+
+if TYPE_CHECKING:
+    from tonnage_router.gateway import Gateway
+
+OVERHEAD_BUCKETS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.1)
+"""From ten microseconds to a stalled event loop."""
+
+
+class Histogram:
+    """Cumulative-on-read buckets; `observe` is one bisection and two additions."""
+
+    __slots__ = ("_bounds", "_counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count `value`."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Prometheus buckets: upper bound and cumulative count."""
+        rows: list[tuple[str, float]] = []
+        running = 0
+        for bound, count in zip([*map(str, self._bounds), "+Inf"], self._counts, strict=True):
+            running += count
+            rows.append((bound, running))
+        return rows
+
+
+class RouterMetrics(Collector):
+    """The counters the hot path writes. Keys are label values in the order of the family's labels."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gateway: Gateway | None = None
+        self.requests: dict[tuple[str, str, int], int] = {}
+        self.outcomes: dict[str, int] = {}
+        self.decisions: dict[tuple[str, str], int] = {}
+        self.retries: dict[str, int] = {}
+        self.refused: dict[int, int] = {}
+        self.endpoint_failures: dict[tuple[str, str], int] = {}
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cached_tokens = 0
+        self.predicted_prompt_tokens = 0
+        self.predicted_hit_tokens = 0
+        self.duration = Histogram(LATENCY_BUCKETS_S)
+        self.first_byte = Histogram(TTFT_BUCKETS_S)
+        self.choice = Histogram(OVERHEAD_BUCKETS_S)
+        registry.register(self)
+
+    def attach(self, gateway: "Gateway") -> None:
+        """The gateway whose state the gauges show."""
+        self._gateway = gateway
+
+    def collect(self) -> Iterable[Metric]:
+        """All families, read at a scrape."""
+        yield from _counters(self)
+        yield from _histograms(self)
+        yield from _endpoint_gauges(self._gateway)
+        yield from _gauges(self._gateway)
+
+
+def _counter(name: str, text: str, labels: list[str], rows: Iterable[tuple[Iterable[object], float]]) -> Metric:
+    family = CounterMetricFamily(f"tonnage_router_{name}", text, labels=labels)
+    for values, count in rows:
+        family.add_metric([str(value) for value in values], count)
+    return family
+
+
+def _gauge(name: str, text: str, labels: list[str], rows: Iterable[tuple[Iterable[object], float]]) -> Metric:
+    family = GaugeMetricFamily(f"tonnage_router_{name}", text, labels=labels)
+    for values, count in rows:
+        family.add_metric([str(value) for value in values], count)
+    return family
+
+
+def _counters(m: RouterMetrics) -> Iterable[Metric]:
+    yield _counter(
+        "requests",
+        "Requests ended, by pool, endpoint and status; status 0 is a client that left before an answer",
+        ["pool", "endpoint", "status"],
+        m.requests.items(),
+    )
+    yield _counter("outcomes", "How requests ended", ["outcome"], (((k,), v) for k, v in m.outcomes.items()))
+    yield _counter("decisions", "Decisions by policy and reason", ["policy", "reason"], m.decisions.items())
+    yield _counter("retries", "Attempts after the first", ["kind"], (((k,), v) for k, v in m.retries.items()))
+    yield _counter(
+        "refused_requests", "Requests refused before routing", ["status"], (((k,), v) for k, v in m.refused.items())
+    )
+    yield _counter("endpoint_failures", "Failed attempts by kind", ["endpoint", "kind"], m.endpoint_failures.items())
+    tokens = (
+        (("prompt",), float(m.prompt_tokens)),
+        (("completion",), float(m.completion_tokens)),
+        (("cached",), float(m.cached_tokens)),
+    )
+    yield _counter("tokens", "Tokens that engines reported in usage", ["kind"], tokens)
+    predicted = ((("prompt",), float(m.predicted_prompt_tokens)), (("hit",), float(m.predicted_hit_tokens)))
+    yield _counter("predicted_tokens", "Prompt tokens estimated, and expected in a cache", ["kind"], predicted)
+
+
+def _histograms(m: RouterMetrics) -> Iterable[Metric]:
+    for name, text, histogram in (
+        ("request_duration_seconds", "From a request's last byte read to its answer's end", m.duration),
+        ("first_byte_seconds", "From a request's last byte read to its answer's first byte", m.first_byte),
+        ("decision_seconds", "Time to hash, choose and reserve", m.choice),
+    ):
+        family = HistogramMetricFamily(f"tonnage_router_{name}", text)
+        family.add_metric([], histogram.buckets(), histogram.total)
+        yield family
+
+
+def _endpoint_gauges(gateway: "Gateway | None") -> Iterable[Metric]:
+    endpoints = [(e, e.candidate) for e in gateway.fleet] if gateway else []
+    index = gateway.scheduler.index if gateway else PrefixIndex()
+    for name, text, rows in (
+        ("endpoint_up", "1 when the endpoint takes requests", [(e, float(c.healthy)) for e, c in endpoints]),
+        ("endpoint_draining", "1 while draining", [(e, float(c.draining)) for e, c in endpoints]),
+        ("endpoint_requests", "Requests in flight", [(e, float(c.requests)) for e, c in endpoints]),
+        ("endpoint_load_tokens", "Work in flight, in prefill tokens", [(e, c.load_tokens) for e, c in endpoints]),
+        (
+            "endpoint_kv_utilisation_ratio",
+            "Share of KV blocks in use as last polled; absent when unknown",
+            [(e, c.kv_utilisation) for e, c in endpoints if c.kv_utilisation is not None],
+        ),
+        (
+            "endpoint_index_blocks",
+            "Prefix blocks believed cached",
+            [(e, float(index.blocks(c.slot))) for e, c in endpoints],
+        ),
+    ):
+        yield _gauge(name, text, ["endpoint"], (((e.id,), value) for e, value in rows))
+
+
+def _gauges(gateway: "Gateway | None") -> Iterable[Metric]:
+    def one(value: float | None) -> list[tuple[tuple[()], float]]:
+        return [] if value is None else [((), value)]
+
+    g = gateway
+    yield _gauge("active_requests", "Requests being answered", [], one(float(len(g.active)) if g else None))
+    yield _gauge("client_connections", "Open client connections", [], one(float(len(g.clients)) if g else None))
+    yield _gauge("buffered_bytes", "Request bytes held", [], one(float(g.buffered) if g else None))
+    memory = float(g.scheduler.index.memory_bytes) if g else None
+    yield _gauge("index_bytes", "Estimated memory of the prefix index", [], one(memory))
+    queued = g.queue_lengths() if g else {}
+    rows = (((pool,), float(count)) for pool, count in queued.items())
+    yield _gauge("queue_requests", "Requests waiting for capacity, by pool", ["pool"], rows)

@@ -1,0 +1,47 @@
+"""The merged model list of the fleet."""
+
+from typing import Any
+
+import orjson
+
+from tonnage_router.fleet import Endpoint, Fleet
+
+
+def listed_models(endpoint: Endpoint) -> list[dict[str, Any]]:
+    """The endpoint's entries under the names clients use."""
+    spec = endpoint.spec
+    if spec.model is None or spec.served_model is None:
+        return endpoint.listed
+    return [
+        {**entry, "id": spec.model} if entry.get("id") == spec.served_model else _renamed_parent(entry, endpoint)
+        for entry in endpoint.listed
+    ]
+
+
+def _renamed_parent(entry: dict[str, Any], endpoint: Endpoint) -> dict[str, Any]:
+    if entry.get("parent") == endpoint.spec.served_model:
+        return {**entry, "parent": endpoint.spec.model}
+    return entry
+
+
+class ModelList:
+    """`GET /v1/models` over all healthy endpoints: first entry of each id wins; adapters keep `parent`."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def document(self) -> bytes:
+        """The OpenAI list, as bytes."""
+        entries: dict[str, dict[str, Any]] = {}
+        for endpoint in self._fleet:
+            if endpoint.candidate.healthy:
+                for entry in listed_models(endpoint):
+                    entries.setdefault(entry["id"], entry)
+                if endpoint.spec.model and not endpoint.listed:
+                    name = endpoint.spec.model
+                    entries.setdefault(name, {"id": name, "object": "model", "owned_by": "tonnage"})
+        return orjson.dumps({"object": "list", "data": list(entries.values())})
+
+    def only(self) -> str | None:
+        """The one model of the fleet, for requests that name none; None when there are several."""
+        return next(iter(self._fleet.seen_models)) if len(self._fleet.seen_models) == 1 else None

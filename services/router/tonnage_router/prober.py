@@ -1,0 +1,125 @@
+"""Active health: each engine is asked for its health, its models and its gauges, on its own schedule."""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import orjson
+
+from tonnage_router import engine_metrics
+from tonnage_router.adapters.http_call import call
+from tonnage_router.errors import ProbeError
+from tonnage_router.fleet import Endpoint
+from tonnage_router.gateway import Gateway
+from tonnage_router.models import listed_models
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.1
+PROBE_TIMEOUT_S = 2.0
+MODELS_INTERVAL_S = 5.0
+FIRST_RETRY_S = 0.3
+"""Between probes of an endpoint that is not healthy."""
+MIN_INDEX_SHARE = 0.05
+
+
+class Prober:
+    """One task for each endpoint; endpoints that join or leave are followed."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def follow(self) -> None:
+        """Start probing new endpoints, stop probing gone ones."""
+        current = {endpoint.id: endpoint for endpoint in self._gateway.fleet}
+        for name in [n for n in self._tasks if n not in current]:
+            self._tasks.pop(name).cancel()
+        for name, endpoint in current.items():
+            if name not in self._tasks:
+                self._tasks[name] = asyncio.get_running_loop().create_task(self._watch(endpoint))
+
+    async def stop(self) -> None:
+        """Stop all probing."""
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, endpoint: Endpoint) -> None:
+        settings = self._gateway.settings
+        health_due = models_due = metrics_due = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if now >= health_due or endpoint.id in self._gateway.probe_wanted:
+                self._gateway.probe_wanted.discard(endpoint.id)
+                await self.check_health(endpoint)
+                health_due = now + (settings.health_interval_s if endpoint.probe_ok else FIRST_RETRY_S)
+            if now >= models_due and endpoint.probe_ok:
+                await self.read_models(endpoint)
+                models_due = now + MODELS_INTERVAL_S
+            if settings.metrics_interval_s and now >= metrics_due and endpoint.probe_ok:
+                await self.read_metrics(endpoint)
+                metrics_due = now + settings.metrics_interval_s
+            await asyncio.sleep(TICK_S)
+
+    async def check_health(self, endpoint: Endpoint) -> None:
+        """GET /health once. A success heals at once; failures in a row take the endpoint out."""
+        try:
+            answer = await call(endpoint.host, endpoint.port, "/health", timeout_s=PROBE_TIMEOUT_S)
+            problem = None if answer.status == 200 else f"/health answered {answer.status}"
+        except ProbeError as error:
+            problem = str(error)
+        if problem is None:
+            if not endpoint.probe_ok:
+                await self.read_models(endpoint)
+                log.info("endpoint healthy", extra={"endpoint": endpoint.id})
+            endpoint.probe_ok, endpoint.probe_failures, endpoint.probe_problem = True, 0, None
+        else:
+            self._failed(endpoint, problem)
+        self._gateway.refresh(endpoint)
+
+    def _failed(self, endpoint: Endpoint, problem: str) -> None:
+        endpoint.probe_failures += 1
+        endpoint.probe_problem = problem
+        if endpoint.probe_failures >= self._gateway.settings.unhealthy_after:
+            if endpoint.probe_ok:
+                log.warning("endpoint unhealthy", extra={"endpoint": endpoint.id, "problem": problem})
+            endpoint.probe_ok = False
+            self._gateway.endpoint_down(endpoint)
+
+    async def read_models(self, endpoint: Endpoint) -> None:
+        """GET /v1/models: names served, context limit, adapters. A failure leaves what was known."""
+        try:
+            answer = await call(
+                endpoint.host, endpoint.port, "/v1/models", timeout_s=PROBE_TIMEOUT_S, api_key=endpoint.spec.api_key
+            )
+            entries = _entries(answer.body) if answer.status == 200 else None
+        except ProbeError:
+            entries = None
+        if entries is None:
+            return
+        endpoint.listed = entries
+        self._gateway.apply_models(endpoint, listed_models(endpoint))
+
+    async def read_metrics(self, endpoint: Endpoint) -> None:
+        """GET /metrics: queue, KV use, capacity. Unknown stays unknown; old values expire."""
+        try:
+            answer = await call(endpoint.host, endpoint.port, "/metrics", timeout_s=PROBE_TIMEOUT_S)
+            gauges = engine_metrics.parse(answer.body) if answer.status == 200 else None
+        except ProbeError:
+            gauges = None
+        self._gateway.apply_gauges(endpoint, gauges, time.monotonic())
+
+
+def _entries(body: bytes) -> list[dict[str, Any]] | None:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    data = document.get("data") if type(document) is dict else None
+    if type(data) is not list:
+        return None
+    return [entry for entry in data if type(entry) is dict and type(entry.get("id")) is str]

@@ -1,0 +1,84 @@
+"""A running router: listening sockets, background tasks, drain."""
+
+import asyncio
+import signal
+import socket
+from contextlib import suppress
+
+from prometheus_client import CollectorRegistry
+
+from tonnage_router.app import build_app
+from tonnage_router.gateway import Gateway
+from tonnage_router.prober import Prober
+from tonnage_router.sweeper import Sweeper
+from tonnage_router.wire.client import ClientConnection
+from tonnage_runtime.http_app import serve
+
+
+class RouterService:
+    """The data port and its background work. `start` before `stop`; both once."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.prober = Prober(gateway)
+        self._sweeper = Sweeper(gateway)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server: asyncio.Server | None = None
+
+    async def start(self, sock: socket.socket) -> None:
+        """Listen on `sock` and begin probing."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: ClientConnection(self.gateway), sock=sock)
+        self.prober.follow()
+        self._tasks.append(loop.create_task(self._sweeper.run()))
+
+    async def drain(self) -> None:
+        """Take no new connection; let running answers end, for the drain timeout at most."""
+        gateway = self.gateway
+        gateway.draining = True
+        if self._server is not None:
+            self._server.close()
+        for client in list(gateway.clients):
+            if client.idle:
+                client.close()
+            else:
+                client.closing = True
+        if gateway.active:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(gateway.settings.drain_timeout_s):
+                    await gateway.drained.wait()
+
+    async def stop(self) -> None:
+        """Cut what is left and stop background work."""
+        if self._server is not None:
+            self._server.close()
+        await self.prober.stop()
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        for client in list(self.gateway.clients):
+            client.abort()
+        for endpoint in self.gateway.fleet:
+            self.gateway.fleet.remove(endpoint)
+        await asyncio.sleep(0)
+        self.gateway.access_log.flush()
+
+
+async def run(gateway: Gateway, registry: CollectorRegistry, data: socket.socket, admin: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT, then drain with the admin port still answering."""
+    service = RouterService(gateway)
+    await service.start(data)
+    stop_admin, ending = asyncio.Event(), asyncio.Event()
+    serving = asyncio.create_task(serve(build_app(gateway, registry), admin, drain_timeout_s=1.0, stop=stop_admin))
+    await asyncio.sleep(0)  # `serve` has put its own signal handlers in place; these replace them
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    waiting = asyncio.create_task(ending.wait())
+    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    await service.drain()
+    stop_admin.set()
+    await serving
+    await service.stop()

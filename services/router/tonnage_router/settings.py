@@ -1,0 +1,99 @@
+"""Settings of the router: `TONNAGE_ROUTER_<FIELD>` in the environment, or a YAML file."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from tonnage_runtime.settings import Settings
+
+
+class EndpointSpec(Settings):
+    """One engine, as operators write it in `endpoints.yaml`."""
+
+    url: str
+    """`http://host:port` of the engine's OpenAI server."""
+    model: str | None = None
+    """Model name clients use; None takes the names the engine lists."""
+    served_model: str | None = None
+    """Name the engine itself knows, when it differs from `model`: requests are rewritten to it."""
+    id: str | None = None
+    """Stable name; the URL's host and port when absent."""
+    role: Literal["both", "prefill", "decode"] = "both"
+    length_class: Literal["short", "long"] | None = None
+    """Prompt-length pool the endpoint belongs to."""
+    gpu_profile: str | None = None
+    """`node/index` of its GpuProfile."""
+    gpu_speed: float | None = Field(default=None, gt=0, le=1)
+    """Speed relative to the fleet's best; None is unknown."""
+    cost: float | None = Field(default=None, ge=0)
+    """Relative price of an hour."""
+    adapter_slots: int | None = Field(default=None, ge=0)
+    """LoRA adapters it holds at once; None is unknown."""
+    api_key: str | None = None
+    """Bearer token sent to the engine when tenants are configured."""
+
+
+class ProfileSpec(Settings):
+    """A scheduling profile: names of filters, weights of scorers, a picker."""
+
+    filters: list[str]
+    scorers: dict[str, float]
+    picker: str = "max_random_ties"
+
+
+class RouterSettings(Settings):
+    """Everything the router reads at start."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """Data port: the OpenAI API."""
+    admin_port: int = 8001
+    """Admin port: health, metrics, explain."""
+    log_level: str = "INFO"
+    workers: int = Field(default=1, ge=1, le=64)
+    """Processes that share the data port (SO_REUSEPORT); worker i has admin port `admin_port + i`."""
+    endpoints: list[EndpointSpec] = Field(default_factory=list)
+    endpoints_file: Path | None = None
+    """YAML of endpoints, read again when it changes."""
+    policy: str = "prefix"
+    """A built-in policy, or the name of one of `profiles`."""
+    profiles: dict[str, ProfileSpec] = Field(default_factory=dict)
+    seed: int = 0
+    """Seed of tie-breaking; worker i adds i."""
+    block_bytes: int = Field(default=256, ge=32)
+    """Prompt bytes (or packed token ids) of one block of the prefix index."""
+    index_bytes_per_endpoint: int = Field(default=8 << 20, ge=4096)
+    """Memory of the prefix index for one endpoint."""
+    body_bytes: int = 64 << 20
+    """Largest request body; larger ones answer 413."""
+    buffered_bytes: int = 1 << 30
+    """Largest sum of request bodies held; beyond it requests answer 503."""
+    head_bytes: int = 64 << 10
+    """Largest request head; larger ones answer 431."""
+    connect_timeout_s: float = 2.0
+    first_byte_timeout_s: float = 600.0
+    """From the request sent to the engine's first byte: queueing and prefill."""
+    idle_timeout_s: float = 120.0
+    """Between two pieces of an answer."""
+    client_timeout_s: float = 60.0
+    """A client that stops sending its request, or reading its answer."""
+    keep_alive_s: float = 75.0
+    """An idle client connection."""
+    upstream_idle_s: float = 4.0
+    """An idle engine connection; uvicorn, under vLLM, closes after 5 s."""
+    retries: int = Field(default=2, ge=0)
+    """Further endpoints tried for a request that has no answer yet."""
+    retry_budget: float = Field(default=0.2, ge=0)
+    """Retries allowed as a share of requests, over a floor of ten."""
+    health_interval_s: float = Field(default=2.0, gt=0)
+    unhealthy_after: int = Field(default=2, ge=1)
+    """Failed probes in a row that take an endpoint out."""
+    metrics_interval_s: float = Field(default=1.0, ge=0)
+    """Between polls of an engine's /metrics; 0 turns them off."""
+    metrics_stale_s: float = Field(default=10.0, gt=0)
+    """Age at which an engine's measurement becomes unknown."""
+    drain_timeout_s: float = 30.0
+    access_log: Literal["off", "errors", "all"] = "errors"
+    decisions_kept: int = Field(default=1000, ge=0)
+    """Decisions that `/admin/decisions` can show."""

@@ -1,0 +1,81 @@
+"""The one timer of the data path: silence, slow clients, idle connections, breakers and the access log."""
+
+import asyncio
+import time
+
+from tonnage_router.exchange import Exchange
+from tonnage_router.gateway import Gateway
+from tonnage_router.wire.client import ClientConnection
+
+TICK_S = 0.25
+LINGER_S = 5.0
+"""A refused client may take this long to read the answer and close."""
+PRESSURE_FADE = 0.25
+"""Back-pressure an endpoint sheds at each sweep: an answer 429 or 503 counts for a second."""
+
+
+class Sweeper:
+    """Counts silent sweeps on connections instead of arming a timer a request."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        settings = gateway.settings
+        self._first_byte = settings.first_byte_timeout_s / TICK_S
+        self._idle = settings.idle_timeout_s / TICK_S
+        self._client = settings.client_timeout_s / TICK_S
+        self._keep_alive = settings.keep_alive_s / TICK_S
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.sweep(time.monotonic())
+
+    def sweep(self, now: float) -> None:
+        """One pass; `now` is monotonic seconds."""
+        for exchange in list(self._gateway.active):
+            self._exchange(exchange)
+        for client in list(self._gateway.clients):
+            self._connection(client)
+        for endpoint in self._gateway.fleet:
+            endpoint.pool.sweep(now)
+            if not endpoint.breaker.closed:
+                self._gateway.refresh(endpoint)
+            candidate = endpoint.candidate
+            if candidate.pressure:
+                candidate.pressure = max(0.0, candidate.pressure - PRESSURE_FADE)
+        self._gateway.expire_gauges(now)
+        self._gateway.access_log.flush()
+
+    def _exchange(self, exchange: Exchange) -> None:
+        upstream = exchange.upstream
+        if upstream is None or exchange.client.paused:
+            return
+        upstream.quiet_ticks += 1
+        limit = self._idle if upstream.answered else self._first_byte
+        if upstream.quiet_ticks > limit:
+            upstream.timed_out()
+
+    def _connection(self, client: ClientConnection) -> None:
+        if client.exchange is not None:
+            if client.paused:
+                client.quiet_ticks += 1
+                if client.quiet_ticks > self._client:
+                    client.abort()
+            return
+        client.quiet_ticks += 1
+        if client.quiet_ticks > self._limit(client):
+            self._expired(client)
+
+    def _limit(self, client: ClientConnection) -> float:
+        if client.refused:
+            return LINGER_S / TICK_S
+        return self._keep_alive if client.idle else self._client
+
+    def _expired(self, client: ClientConnection) -> None:
+        if client.refused:
+            client.abort()
+        elif client.idle:
+            client.close()
+        else:
+            client.refuse(408, "the request did not arrive in time")

@@ -1,0 +1,43 @@
+"""Answers the router makes itself: OpenAI error objects and small JSON documents, as ready bytes."""
+
+from http import HTTPStatus
+
+import orjson
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+}
+
+
+def error_object(status: int, message: str, code: str | None = None, param: str | None = None) -> bytes:
+    """`{"error": {...}}` in OpenAI's form."""
+    kind = _TYPES.get(status, "server_error")
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code or str(status)}})
+
+
+def answer(status: int, body: bytes, *, close: bool, retry_after_s: int | None = None, extra: bytes = b"") -> bytes:
+    """A whole JSON response. `extra` holds further header lines, each with its line end."""
+    retry = b"" if retry_after_s is None else b"retry-after: %d\r\n" % retry_after_s
+    return b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b%b%b\r\n%b" % (
+        status,
+        HTTPStatus(status).phrase.encode(),
+        len(body),
+        retry,
+        extra,
+        b"connection: close\r\n" if close else b"",
+        body,
+    )
+
+
+def error_event(message: str, code: str) -> bytes:
+    """The server-sent event that ends a stream whose engine failed; preceded by a blank line to end a cut event."""
+    return b"\n\ndata: " + error_object(502, message, code) + b"\n\n"

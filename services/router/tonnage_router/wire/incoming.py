@@ -1,0 +1,123 @@
+"""One request as read from a client connection."""
+
+from tonnage_router.wire.headers import Header
+
+
+class Incoming:
+    """A request head and, once complete, its body. `error` is the status the router answers instead of routing."""
+
+    __slots__ = (
+        "authorization",
+        "body",
+        "body_size",
+        "connection",
+        "encoding",
+        "error",
+        "expects",
+        "explain",
+        "head_size",
+        "headers",
+        "hosts",
+        "keep_alive",
+        "length",
+        "method",
+        "parts",
+        "path",
+        "request_id",
+        "session",
+        "target",
+        "transfer",
+        "version_11",
+    )
+
+    def __init__(self, target: bytes) -> None:
+        self.target = target
+        self.path = target
+        self.method = b""
+        self.version_11 = True
+        self.keep_alive = True
+        self.headers: list[Header] = []
+        self.head_size = len(target)
+        self.hosts = 0
+        self.connection: bytes | None = None
+        self.transfer: bytes | None = None
+        self.length: int | None = None
+        self.encoding: bytes | None = None
+        self.expects = False
+        self.explain = False
+        self.authorization: bytes | None = None
+        self.session: bytes | None = None
+        self.request_id: bytes | None = None
+        self.parts: list[bytes] = []
+        self.body_size = 0
+        self.body = b""
+        self.error: tuple[int, str] | None = None
+
+    def take_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header for upstream, or note it where it ends at this hop or routing reads it."""
+        self.head_size += len(name) + len(value)
+        lower = name.lower()
+        note = _NOTES.get(lower)
+        if note is None:
+            self.headers.append((name, value))
+        elif note == _READ:
+            self.headers.append((name, value))
+            self._read(lower, value)
+        elif note == _FRAMING:
+            self._frame(lower, value)
+
+    def _read(self, lower: bytes, value: bytes) -> None:
+        if lower == b"authorization":
+            self.authorization = value
+        elif lower == b"x-session-id":
+            self.session = value
+        elif lower == b"x-request-id":
+            self.request_id = value
+        elif lower == b"content-encoding":
+            self.encoding = value.strip().lower()
+        else:
+            self.explain = value.strip() == b"1"
+
+    def _frame(self, lower: bytes, value: bytes) -> None:
+        if lower == b"content-length":
+            self.length = int(value)
+        elif lower == b"host":
+            self.hosts += 1
+        elif lower == b"connection":
+            self.connection = value if self.connection is None else self.connection + b"," + value
+        elif lower == b"transfer-encoding":
+            self.transfer = value if self.transfer is None else self.transfer + b"," + value
+        elif lower == b"expect":
+            self.expects = value.strip().lower() == b"100-continue"
+
+    def take_body(self, piece: bytes) -> None:
+        """Append body bytes."""
+        self.parts.append(piece)
+        self.body_size += len(piece)
+
+    def finish(self) -> None:
+        """The body is whole."""
+        self.body = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        self.parts.clear()
+
+
+_READ, _FRAMING, _DROP = 1, 2, 3
+_NOTES = {
+    b"authorization": _READ,
+    b"x-session-id": _READ,
+    b"x-request-id": _READ,
+    b"x-tonnage-explain": _READ,
+    b"content-encoding": _READ,
+    b"content-length": _FRAMING,
+    b"host": _FRAMING,
+    b"connection": _FRAMING,
+    b"transfer-encoding": _FRAMING,
+    b"expect": _FRAMING,
+    b"keep-alive": _DROP,
+    b"proxy-connection": _DROP,
+    b"proxy-authenticate": _DROP,
+    b"proxy-authorization": _DROP,
+    b"te": _DROP,
+    b"trailer": _DROP,
+    b"upgrade": _DROP,
+}

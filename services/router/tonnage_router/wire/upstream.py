@@ -1,0 +1,230 @@
+"""A connection to an engine: sends one request at a time, parses the answer's framing, passes its pieces on."""
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+from tonnage_router.wire.headers import HOP_BY_HOP, Header, nominated
+
+if TYPE_CHECKING:
+    from tonnage_router.exchange import Exchange
+    from tonnage_router.wire.pool import UpstreamPool
+
+HEAD_BYTES = 256 << 10
+NO_BODY = frozenset({204, 304})
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection. The answer's head is held until its first body byte, so that a dying engine can be replaced."""
+
+    __slots__ = (
+        "_chunked",
+        "_complete",
+        "_connection",
+        "_head_done",
+        "_head_size",
+        "_keep_alive",
+        "_parser",
+        "_pieces",
+        "_pool",
+        "_reason",
+        "answered",
+        "event_stream",
+        "exchange",
+        "headers",
+        "idle_since",
+        "length",
+        "on_body",
+        "quiet_ticks",
+        "reused",
+        "status",
+        "transport",
+    )
+
+    def __init__(self, pool: "UpstreamPool") -> None:
+        self._pool = pool
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append
+        self._parser = httptools.HttpResponseParser(self)
+        self.exchange: Exchange | None = None
+        self.transport: asyncio.Transport
+        self.reused = False
+        self.idle_since = 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._head_done = False
+        self._complete = False
+        self._keep_alive = False
+        self._chunked = False
+        self._head_size = 0
+        self._connection: bytes | None = None
+        self._reason = b""
+        self.answered = False
+        self.event_stream = False
+        self.status = 0
+        self.length: bytes | None = None
+        self.headers: list[Header] = []
+        self.quiet_ticks = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set no-delay."""
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's own class is not a subclass
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, exchange: "Exchange", head: bytes, body: bytes) -> None:
+        """Start a request. The connection must be idle."""
+        self._reset()
+        self.exchange = exchange
+        if len(body) < 65536:
+            self.transport.write(head + body)
+        else:
+            self.transport.writelines((head, body))
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, and pass on the body bytes that came."""
+        exchange = self.exchange
+        if exchange is None:  # bytes nobody asked for
+            self.transport.abort()
+            return
+        self.quiet_ticks = 0
+        self.answered = True
+        if not self._head_done:
+            self._head_size += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail("protocol")
+            return
+        if not self._head_done and self._head_size > HEAD_BYTES:
+            self._fail("protocol")
+            return
+        pieces = self._pieces
+        if pieces:
+            piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+        elif self._complete:
+            piece = b""
+        else:
+            return
+        if self._complete:
+            self._done(exchange, piece)
+        else:
+            exchange.piece(self, piece, False)
+
+    def _done(self, exchange: "Exchange", piece: bytes) -> None:
+        """The answer is whole: free the connection first, so that the next request can have it."""
+        self.exchange = None
+        exchange.piece(self, piece, True)
+        if self._keep_alive:
+            self._pool.put(self)
+        else:
+            self.transport.close()
+
+    # --- parser callbacks; `on_body` is the list's own append ---------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A second answer to one request is a fault."""
+        if self._complete:
+            raise httptools.HttpParserError("bytes after the end of an answer")
+
+    def on_status(self, reason: bytes) -> None:
+        """The reason phrase."""
+        self._reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep what is end-to-end."""
+        if self._head_done:
+            return
+        lower = name.lower()
+        if lower in HOP_BY_HOP:
+            if lower == b"connection":
+                self._connection = value
+            elif lower == b"transfer-encoding":
+                self._chunked = True
+            return
+        if lower == b"content-length":
+            self.length = value
+        elif lower == b"content-type":
+            self.event_stream = value.startswith(b"text/event-stream")
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The status is known; interim answers (1xx) are skipped."""
+        self.status = self._parser.get_status_code()
+        if self.status >= 200:
+            self._head_done = True
+
+    def on_message_complete(self) -> None:
+        """End of an answer, or of an interim one."""
+        if self._head_done:
+            self._complete = True
+            self._keep_alive = self._parser.should_keep_alive()
+        else:
+            self._reset_interim()
+
+    def _reset_interim(self) -> None:
+        self.headers.clear()
+        self.length = None
+        self._connection = None
+        self._chunked = False
+        self._reason = b""
+
+    # --- the head for the client --------------------------------------------------------------------------------------
+
+    def head(self, extra: bytes) -> bytes:
+        """Status line and end-to-end header lines for the client, without framing; `extra` lines are added."""
+        headers = self.headers
+        if self._connection is not None:
+            names = nominated(self._connection) - {b"close", b"keep-alive"}
+            if names:
+                headers = [header for header in headers if header[0].lower() not in names]
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        return b"HTTP/1.1 %d %b\r\n%b%b" % (self.status, self._reason, lines, extra)
+
+    @property
+    def bodyless(self) -> bool:
+        """The status allows no body."""
+        return self.status in NO_BODY
+
+    # --- endings ------------------------------------------------------------------------------------------------------
+
+    def _fail(self, kind: str) -> None:
+        exchange, self.exchange = self.exchange, None
+        self.transport.abort()
+        if exchange is not None:
+            exchange.upstream_failed(self, kind)
+
+    def timed_out(self) -> None:
+        """The sweeper found the engine silent for too long."""
+        self._fail("timeout")
+
+    def drop(self) -> None:
+        """The answer is no longer wanted: close, which makes the engine stop."""
+        self.exchange = None
+        self.transport.abort()
+
+    def eof_received(self) -> bool:
+        """The engine closed its side: the end of an answer without framing, else a cut."""
+        exchange = self.exchange
+        if exchange is not None and self._head_done and self.length is None and not self._chunked:
+            self._complete = True
+            self._done(exchange, b"")
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Gone, perhaps in the middle of an answer."""
+        self._pool.forget(self)
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.upstream_failed(self, "cut" if self.answered else "closed")
+
+    def pause_writing(self) -> None:
+        """The request is held in memory already: nothing to slow down."""
+
+    def resume_writing(self) -> None:
+        """See `pause_writing`."""

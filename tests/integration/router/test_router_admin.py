@@ -1,0 +1,96 @@
+"""The admin port, and what a caller is told about its own request."""
+
+from typing import Any
+
+import httpx
+import orjson
+from prometheus_client import CollectorRegistry
+
+from tonnage_router.app import build_app
+
+LONG = "word " * 500
+
+
+def admin(router: Any) -> httpx.AsyncClient:
+    registry = CollectorRegistry()
+    registry.register(router.gateway.metrics)
+    transport = httpx.ASGITransport(build_app(router.gateway, registry))
+    return httpx.AsyncClient(transport=transport, base_url="http://admin")
+
+
+def chat(text: str) -> bytes:
+    return orjson.dumps({"model": "m", "messages": [{"role": "user", "content": text}]})
+
+
+async def test_a_second_turn_goes_where_the_first_went_and_says_so(engines: Any, route: Any) -> None:
+    made = await engines(3)
+    router = await route(made)
+    first = await router.post(chat(LONG), extra=b"x-tonnage-explain: 1\r\n")
+    second = await router.post(chat(LONG + "more"), extra=b"x-tonnage-explain: 1\r\n")
+    assert first.header(b"x-tonnage-endpoint") == second.header(b"x-tonnage-endpoint")
+    assert (first.header(b"x-tonnage-reason"), second.header(b"x-tonnage-reason")) == (b"load", b"prefix")
+    assert int(second.header(b"x-tonnage-hit-tokens")) >= 400
+    plain = await router.post(chat(LONG))
+    assert plain.header(b"x-tonnage-endpoint") is None
+
+
+async def test_decisions_are_shown_newest_first_with_every_score(engines: Any, route: Any) -> None:
+    router = await route(await engines(2))
+    for number in range(3):
+        await router.post(chat(f"{number}"), extra=b"x-request-id: r%d\r\n" % number)
+    async with admin(router) as client:
+        rows = (await client.get("/admin/decisions?limit=2")).json()["decisions"]
+    assert [row["request_id"] for row in rows] == ["r2", "r1"]
+    assert {c["endpoint"] for c in rows[0]["candidates"]} == {
+        e.url.removeprefix("http://") for e in router_engines(router)
+    }
+    assert set(rows[0]["candidates"][0]["scores"]) >= {"uncached_prefix", "token_load", "kv_utilisation"}
+
+
+def router_engines(router: Any) -> Any:
+    return [endpoint.spec for endpoint in router.gateway.fleet]
+
+
+async def test_a_drained_endpoint_gets_nothing_until_the_drain_is_undone(engines: Any, route: Any) -> None:
+    made = await engines(2)
+    router = await route(made)
+    name = made[0].url.removeprefix("http://")
+    async with admin(router) as client:
+        assert (await client.post(f"/admin/endpoints/{name}/drain")).json()["draining"] is True
+        for number in range(10):
+            await router.post(chat(f"{number}"))
+        assert len(made[0].calls) == 0
+        assert (await client.post(f"/admin/endpoints/{name}/drain?undo=true")).json()["draining"] is False
+        assert (await client.post("/admin/endpoints/nobody/drain")).status_code == 404
+
+
+async def test_readiness_follows_the_fleet_and_metrics_count_requests(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine])
+    await router.post(chat("x"))
+    async with admin(router) as client:
+        assert (await client.get("/readyz")).status_code == 200
+        page = (await client.get("/metrics")).text
+        assert f'tonnage_router_requests_total{{endpoint="127.0.0.1:{engine.port}",pool="m",status="200"}} 1.0' in page
+        assert 'tonnage_router_queue_requests{pool="m"} 0.0' in page
+        router.gateway.fleet.remove(next(iter(router.gateway.fleet)))
+        answer = await client.get("/readyz")
+        assert (answer.status_code, answer.json()["reason"]) == (503, "no endpoint is healthy")
+        assert (await client.get("/admin/endpoints")).json()["endpoints"] == []
+        assert (await client.get("/admin/queue")).json()["pools"] == [{"pool": "m", "requests": 0}]
+
+
+async def test_the_engines_gauges_are_polled_expire_and_show_a_restart(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    page = b"vllm:kv_cache_usage_perc 0.5\nvllm:num_requests_waiting 3\nprocess_start_time_seconds %d\n"
+    engine.metrics = page % 1
+    router = await route([engine], metrics_interval_s=0.1, metrics_stale_s=0.5)
+    endpoint = next(iter(router.gateway.fleet))
+    await router.until(lambda: endpoint.candidate.kv_utilisation == 0.5)
+    await router.post(chat(LONG))
+    assert router.gateway.scheduler.index.blocks(endpoint.candidate.slot) > 0
+    engine.metrics = page % 2
+    await router.until(lambda: router.gateway.scheduler.index.blocks(endpoint.candidate.slot) == 0)
+    engine.metrics = b"vllm:kv_cache_usage_perc nonsense\n"
+    await router.until(lambda: endpoint.candidate.kv_utilisation is None)
+    assert endpoint.candidate.waiting is None

@@ -1,0 +1,213 @@
+"""What the router refuses by itself: malformed framing, paths outside the list, bodies that cannot be routed."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+PATH = b"/v1/chat/completions"
+START = b"POST /v1/chat/completions HTTP/1.1\r\nHost: r\r\n"
+SMUGGLING = {
+    "both lengths": START + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "two lengths": START + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcde",
+    "two equal lengths": START + b"Content-Length: 4\r\nContent-Length: 4\r\n\r\nabcd",
+    "signed length": START + b"Content-Length: +4\r\n\r\nabcd",
+    "hex length": START + b"Content-Length: 0x4\r\n\r\nabcd",
+    "length list": START + b"Content-Length: 4, 4\r\n\r\nabcd",
+    "empty length": START + b"Content-Length:\r\n\r\n",
+    "gzip then chunked": START + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "chunked then identity": START + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "misspelt chunked": START + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "two transfer encodings": START + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "space before colon": START + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    "folded header": START + b"X: a\r\n b\r\n\r\n",
+    "bare newline": START + b"X: a\nContent-Length: 0\r\n\r\n",
+    "nul in a value": START + b"X: a\x00b\r\n\r\n",
+    "chunk size with 0x": START + b"Transfer-Encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\n",
+    "chunk without end": START + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n",
+    "two hosts": START + b"Host: s\r\nContent-Length: 0\r\n\r\n",
+    "no host": b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+    "chunked in 1.0": b"POST /v1/chat/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "version 2.0": b"POST /v1/chat/completions HTTP/2.0\r\nHost: r\r\n\r\n",
+    "version 0.9": b"GET /v1/models\r\n\r\n",
+    "garbage": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", SMUGGLING)
+async def test_a_smuggling_input_is_400_and_reaches_no_engine(name: str, engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine])
+    client = await router.client()
+    client.writer.write(SMUGGLING[name])
+    answer = await client.read()
+    assert answer.status == 400
+    assert orjson.loads(answer.body)["error"]["type"] == "invalid_request_error"
+    assert await client.reader.read() == b""
+    assert engine.calls == []
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"/v1/load_lora_adapter",
+        b"/v1/unload_lora_adapter",
+        b"/reset_prefix_cache",
+        b"/sleep",
+        b"/wake_up",
+        b"/metrics",
+        b"/health",
+        b"/server_info",
+        b"/v1/chat/completions/",
+        b"/v1/chat/completions/../../sleep",
+        b"/V1/chat/completions",
+        b"//v1/chat/completions",
+        b"/v1/chat%2fcompletions",
+        b"http://r/v1/chat/completions",
+        b"/",
+    ],
+)
+async def test_a_path_outside_the_list_is_404_and_reaches_no_engine(target: bytes, engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine])
+    answer = await router.post(b'{"model":"m"}', target)
+    assert answer.status == 404
+    assert engine.calls == []
+
+
+async def test_a_wrong_method_is_405(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine])
+    client = await router.client()
+    client.writer.write(b"GET /v1/completions HTTP/1.1\r\nHost: r\r\n\r\n")
+    assert (await client.read()).status == 405
+    assert (await router.post(b"{}", b"/v1/models")).status == 405
+
+
+BAD_BODIES = {
+    "malformed": b'{"model":',
+    "empty": b"",
+    "array": b"[]",
+    "number": b"1",
+    "not utf-8": b'{"model":"\xff"}',
+    "model not a string": b'{"model":1}',
+    "stream not a boolean": b'{"model":"m","stream":"yes"}',
+    "too deep": b'{"model":"m","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+async def test_a_body_that_cannot_be_routed_is_400_in_openai_form(name: str, engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine])
+    client = await router.client()
+    answer = await client.post(BAD_BODIES[name])
+    assert answer.status == 400
+    assert set(orjson.loads(answer.body)["error"]) == {"message", "type", "param", "code"}
+    assert engine.calls == []
+    assert (await client.post(b'{"model":"m"}')).status == 200  # the connection lives on
+
+
+async def test_a_body_without_a_model_goes_to_the_only_one(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine])
+    assert (await router.post(b"{}")).status == 200
+    assert engine.calls[0].body == b"{}"
+
+
+async def test_a_body_over_the_limit_is_413_before_it_is_sent(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine], body_bytes=1000)
+    client = await router.client()
+    client.writer.write(START + b"Content-Length: 1001\r\nExpect: 100-continue\r\n\r\n")
+    assert (await client.read()).status == 413
+    assert router.gateway.buffered == 0
+
+
+async def test_a_chunked_body_over_the_limit_is_413(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine], body_bytes=1000)
+    client = await router.client()
+    client.writer.write(
+        START + b"Transfer-Encoding: chunked\r\n\r\n" + b"3e8\r\n" + b"x" * 1000 + b"\r\n" + b"1\r\nx\r\n"
+    )
+    assert (await client.read()).status == 413
+    assert router.gateway.buffered == 0
+
+
+async def test_total_buffered_bytes_are_bounded(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine], buffered_bytes=1000)
+    holder = await router.client()
+    holder.writer.write(START + b"Content-Length: 900\r\n\r\n" + b"x" * 800)
+    await router.until(lambda: router.gateway.buffered == 800)
+    answer = await router.post(b'{"model":"m","x":"%b"}' % (b"x" * 500))
+    assert (answer.status, answer.header(b"retry-after")) == (503, b"1")
+    holder.close()
+    await router.until(lambda: router.gateway.buffered == 0)
+    assert (await router.post(b'{"model":"m","x":"%b"}' % (b"x" * 500))).status == 200
+
+
+async def test_a_head_over_the_limit_is_431(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine], head_bytes=4096)
+    client = await router.client()
+    client.writer.write(START)
+    for _ in range(10):
+        client.writer.write(b"X-Long: %b\r\n" % (b"y" * 1000))
+    assert (await client.read()).status == 431
+
+
+async def test_a_compressed_request_is_415(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine])
+    assert (await router.post(b"\x1f\x8b", extra=b"Content-Encoding: gzip\r\n")).status == 415
+
+
+async def test_a_client_that_stops_sending_is_408(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine], client_timeout_s=0.3)
+    client = await router.client()
+    client.writer.write(START + b"Content-Length: 10\r\n\r\nabc")
+    assert (await client.read()).status == 408
+
+
+async def test_an_idle_connection_is_closed_without_a_word(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine], keep_alive_s=0.3)
+    client = await router.client()
+    assert await asyncio.wait_for(client.reader.read(), 5) == b""
+
+
+async def test_a_client_that_stops_reading_is_dropped_and_its_engine_freed(engines: Any, route: Any) -> None:
+    async def flood(call: Any) -> None:
+        call.stream_head()
+        try:
+            while True:
+                await call.chunk(b"x" * 65536)
+        finally:
+            call.engine.left += 1
+
+    (engine,) = await engines(script=flood)
+    router = await route([engine], client_timeout_s=0.5)
+    client = await router.client()
+    client.writer.transport.pause_reading()
+    client.send(b'{"model":"m","stream":true}')
+    await router.until(lambda: engine.left == 1)
+    assert router.counters() == [(0, 0, 0)]
+    assert router.gateway.clients == set()
+
+
+async def test_models_are_merged_and_adapters_keep_their_parent(engines: Any, route: Any) -> None:
+    made = await engines(2)
+    made[0].listed = [{"id": "m", "object": "model"}, {"id": "lora-a", "object": "model", "parent": "m"}]
+    made[1].listed = [{"id": "m", "object": "model"}, {"id": "lora:b", "object": "model", "parent": "m"}]
+    router = await route(made)
+    client = await router.client()
+    client.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: r\r\n\r\n")
+    rows = orjson.loads((await client.read()).body)["data"]
+    assert sorted((row["id"], row.get("parent")) for row in rows) == [("lora-a", "m"), ("lora:b", "m"), ("m", None)]
+    for _ in range(5):
+        assert (await router.post(b'{"model":"lora:b"}')).status == 200
+    assert len(made[1].calls) == 5

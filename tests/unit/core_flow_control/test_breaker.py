@@ -1,0 +1,77 @@
+from tonnage_core.flow_control.breaker import Breaker, BreakerState
+from tonnage_core.flow_control.retry_budget import RetryBudget
+
+
+def opened(at: float = 0.0) -> Breaker:
+    breaker = Breaker(faults=3, wait_s=1.0, max_wait_s=4.0)
+    for _ in range(3):
+        breaker.fault(at)
+    return breaker
+
+
+def test_faults_in_a_row_open_it() -> None:
+    breaker = Breaker(faults=3)
+    breaker.fault(0)
+    breaker.fault(0)
+    breaker.success()
+    breaker.fault(0)
+    breaker.fault(0)
+    assert breaker.allows(0)
+    breaker.fault(0)
+    assert breaker.state(0) is BreakerState.OPEN
+    assert not breaker.allows(0.9)
+
+
+def test_back_pressure_never_opens_it() -> None:
+    breaker = Breaker(faults=3)
+    for _ in range(100):
+        breaker.neutral()
+    assert breaker.closed
+
+
+def test_after_the_wait_one_probe_at_a_time_passes() -> None:
+    breaker = opened()
+    assert breaker.state(1.0) is BreakerState.HALF_OPEN
+    assert breaker.allows(1.0)
+    breaker.sent(1.0)
+    assert not breaker.allows(1.1)
+
+
+def test_a_good_probe_closes_it_and_a_bad_one_doubles_the_wait() -> None:
+    breaker = opened()
+    breaker.sent(1.0)
+    breaker.fault(1.1)
+    assert not breaker.allows(2.9)
+    assert breaker.allows(3.2)
+    breaker.sent(3.2)
+    breaker.success()
+    assert breaker.closed and breaker.allows(3.2)
+
+
+def test_a_probe_without_a_verdict_gives_its_place_back() -> None:
+    breaker = opened()
+    breaker.sent(1.0)
+    breaker.neutral()
+    assert breaker.allows(1.1)
+
+
+def test_a_probe_that_never_ends_loses_its_place() -> None:
+    breaker = opened()
+    breaker.sent(1.0)
+    assert breaker.allows(2.0)
+
+
+def test_the_wait_is_bounded() -> None:
+    breaker = opened()
+    for at in range(10):
+        breaker.fault(at * 10.0)
+    assert breaker.allows(90.0 + 4.0)
+
+
+def test_retries_are_a_share_of_requests_over_a_floor() -> None:
+    budget = RetryBudget(ratio=0.1, cap=5)
+    assert [budget.take() for _ in range(6)] == [True] * 5 + [False]
+    for _ in range(11):
+        budget.request()
+    assert budget.take()
+    assert not budget.take()

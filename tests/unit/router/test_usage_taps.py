@@ -1,0 +1,60 @@
+import orjson
+import pytest
+
+from tonnage_router.body.usage import BodyTap, StreamTap, Usage
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
+CHUNK = b'data: {"choices":[{"delta":{"content":"usage of \\"usage\\""}}],"usage":null}\n\n'
+STREAM = CHUNK * 3 + b"data: " + orjson.dumps({"choices": [], "usage": USAGE}) + b"\n\ndata: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 64, 10_000])
+def test_usage_is_found_wherever_the_stream_is_cut(size: int) -> None:
+    tap = StreamTap()
+    for start in range(0, len(STREAM), size):
+        tap.feed(STREAM[start : start + size])
+    assert tap.usage() == Usage(7, 3, 4)
+
+
+def test_a_stream_without_usage_has_none() -> None:
+    tap = StreamTap()
+    tap.feed(CHUNK + b"data: [DONE]\n\n")
+    assert tap.usage() is None
+
+
+def test_the_last_of_continuous_usages_counts() -> None:
+    tap = StreamTap()
+    for count in range(1, 5):
+        tap.feed(b'data: {"usage":{"prompt_tokens":7,"completion_tokens":%d}}\r\n\r\n' % count)
+    assert tap.usage() == Usage(7, 4)
+
+
+def test_the_responses_form_is_read() -> None:
+    tap = StreamTap()
+    tap.feed(b'event: response.completed\ndata: {"response":{"usage":{"input_tokens":5,"output_tokens":2}}}\n\n')
+    assert tap.usage() == Usage(5, 2)
+
+
+def test_a_json_answer_in_pieces() -> None:
+    body = orjson.dumps({"choices": [], "usage": USAGE})
+    tap = BodyTap()
+    for start in range(0, len(body), 5):
+        tap.feed(body[start : start + 5])
+    assert tap.usage() == Usage(7, 3, 4)
+
+
+def test_usage_behind_megabytes_of_embeddings() -> None:
+    tap = BodyTap()
+    for _ in range(40):
+        tap.feed(b"0.123456789," * 10_000)
+    tap.feed(b'],"usage": {"prompt_tokens": 9, "total_tokens": 9}}')
+    assert tap.usage() == Usage(9, 0)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"not json", b'{"usage":3}', b'{"usage":{"prompt_tokens":"x"}}', b'{"usage":']
+)
+def test_an_answer_without_readable_usage_has_none(body: bytes) -> None:
+    tap = BodyTap()
+    tap.feed(body)
+    assert tap.usage() is None
