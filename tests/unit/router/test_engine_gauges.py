@@ -22,7 +22,7 @@ def test_ranks_are_summed_and_averaged() -> None:
 def test_the_newest_lora_series_counts_and_both_sets_are_one() -> None:
     gauges = parse(PAGE)
     assert gauges.max_loras == 4
-    assert gauges.running_loras == {"a", "b"}
+    assert gauges.running_loras == frozenset({"a", "b"})
 
 
 def test_what_is_absent_or_no_number_is_unknown_not_zero() -> None:
