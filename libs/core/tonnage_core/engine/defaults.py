@@ -39,6 +39,8 @@ def pool_blocks(
 
     Raises BadEngineConfigError when not even one block is left. `tonnage memory` derives the same from measured tables.
     """
+    if block_size < 1:
+        raise BadEngineConfigError(f"block_size is {block_size}; it must be at least 1")
     wide = 2 * max(shape.widest_dense, shape.intermediate, shape.hidden)
     activations = max_num_batched_tokens * (4 * shape.hidden + wide) * shape.element_bytes / tp
     used = shape.weight_bytes(tp) + activations + _RUNTIME_GIB * GIB
@@ -70,20 +72,22 @@ def engine_config_for(
     `max_model_len` defaults to the model's, or less where the blocks hold less than one such request.
     """
     tokens, seqs = batch_limits(gpu)
-    batched = max_num_batched_tokens or max(tokens, max_num_seqs or 0)
-    blocks = num_blocks or pool_blocks(
-        shape,
-        gpu,
-        block_size=block_size,
-        tp=tp,
-        kv_dtype=kv_dtype,
-        utilization=utilization,
-        max_num_batched_tokens=batched,
-    )
+    batched = max(tokens, max_num_seqs or 0) if max_num_batched_tokens is None else max_num_batched_tokens
+    if num_blocks is None:
+        num_blocks = pool_blocks(
+            shape,
+            gpu,
+            block_size=block_size,
+            tp=tp,
+            kv_dtype=kv_dtype,
+            utilization=utilization,
+            max_num_batched_tokens=batched,
+        )
+    longest = min(shape.max_position_embeddings, (num_blocks - 1) * block_size)
     return EngineConfig(
-        num_blocks=blocks,
-        max_model_len=max_model_len or min(shape.max_position_embeddings, (blocks - 1) * block_size),
+        num_blocks=num_blocks,
+        max_model_len=longest if max_model_len is None else max_model_len,
         block_size=block_size,
-        max_num_seqs=max_num_seqs or min(seqs, batched),
+        max_num_seqs=min(seqs, batched) if max_num_seqs is None else max_num_seqs,
         max_num_batched_tokens=batched,
     )
