@@ -10,8 +10,8 @@ from tonnage_core.models.fields import ConfigError, Fields, UnknownArchitectureE
 from tonnage_core.models.layers import Attention, CompressedAttention, Dense, Experts, LatentAttention, Layer
 from tonnage_core.models.mixers import HEADS, head_size, kv_head_count, mixers
 from tonnage_core.models.networks import networks
-from tonnage_core.models.patterns import layer_kinds
-from tonnage_core.models.rotary import rotary_elements
+from tonnage_core.models.patterns import layer_kinds, letters_of
+from tonnage_core.models.rotary import longest_sequence, rotary_elements
 from tonnage_core.models.shape import ModelShape
 from tonnage_core.quantization.parse import parse_quantization
 
@@ -30,7 +30,8 @@ def shape_from_config(config: Mapping[str, Any], name: str = "model") -> ModelSh
         raise ConfigError(f"{name}: a model config must be a JSON object, not {type(config).__name__}")
     top = Fields(config, name)
     text = _language_part(top)
-    layers = text.integer("num_hidden_layers", "n_layer", "num_layers", "n_layers", high=MOST_LAYERS)
+    pattern = len(letters_of(text)) or None
+    layers = text.integer("num_hidden_layers", "n_layer", "num_layers", "n_layers", default=pattern, high=MOST_LAYERS)
     hidden = text.integer("hidden_size", "n_embd", "d_model")
     model_type = text.text("model_type") or top.text("model_type")
     convention, known = convention_of(model_type)
@@ -68,7 +69,8 @@ def shape_from_config(config: Mapping[str, Any], name: str = "model") -> ModelSh
         head_bias=convention.head_bias,
         notes=tuple(notes),
     )
-    return replace(shape, rotary_elements=rotary_elements(text, shape))
+    longest = longest_sequence(text, shape.max_position_embeddings)
+    return replace(shape, rotary_elements=rotary_elements(text, shape), longest=longest)
 
 
 def _language_part(top: Fields) -> Fields:

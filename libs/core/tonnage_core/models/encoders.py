@@ -1,30 +1,32 @@
 """Vision and audio encoders of a multimodal config: their weights, and what one image or clip costs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tonnage_core.models.fields import Fields
 from tonnage_core.models.tensors import Split, Tensor, vector
 
 _GATED = ("pixtral", "gemma4_vision", "qwen2_5_vl", "mllama_vision_model")
 _NO_BIAS = ("pixtral", "gemma4_vision", "siglip2_nobias")
-_WHOLE = ("moonvit", "gemma4_vision")
-"""Towers that engines keep whole on every tensor-parallel rank."""
-MERGED = ("spatial_merge_size",)
+_WHOLE_ATTENTION = ("moonvit", "gemma4_vision")
+"""Towers whose attention and projector engines keep whole on every tensor-parallel rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
     """An encoder beside the language model.
 
-    `tokens_per_item` is the largest number of embeddings one image or clip takes in the prompt, `item_elements` the
-    elements of its input (pixels x channels), both for profiling; None when the config does not say.
+    `item_tokens`: the most embeddings one image or clip takes in the prompt; `item_elements`: elements of its input
+    (pixels x channels); `item_patches`: positions the tower runs over; `hidden_elements` and `wide_elements`:
+    activations alive for one of them, the second kind split over tensor-parallel ranks. They size the profile run.
     """
 
     kind: str
     tensors: tuple[Tensor, ...]
-    hidden: int
-    tokens_per_item: int | None
-    item_elements: int | None
+    item_tokens: int
+    item_elements: int
+    item_patches: int
+    hidden_elements: int
+    wide_elements: int
 
 
 def encoders_of(config: Fields, text_hidden: int) -> tuple[Encoder, ...]:
@@ -39,13 +41,13 @@ def encoders_of(config: Fields, text_hidden: int) -> tuple[Encoder, ...]:
     return tuple(found)
 
 
-def _block(hidden: int, width: int, heads_width: int, gated: bool, biased: bool, split: bool) -> list[Tensor]:
-    rows, columns = (Split.ROWS, Split.COLUMNS) if split else (Split.NONE, Split.NONE)
+def _block(hidden: int, width: int, heads_width: int, gated: bool, biased: bool, whole: bool) -> list[Tensor]:
+    rows, columns = (Split.NONE, Split.NONE) if whole else (Split.ROWS, Split.COLUMNS)
     found = [
         Tensor("qkv", 3 * heads_width, hidden, split=rows),
         Tensor("proj", hidden, heads_width, split=columns),
-        Tensor("fc1", width * (2 if gated else 1), hidden, split=rows),
-        Tensor("fc2", hidden, width, split=columns),
+        Tensor("fc1", width * (2 if gated else 1), hidden, split=Split.ROWS),
+        Tensor("fc2", hidden, width, split=Split.COLUMNS),
         vector("norms", hidden * (4 if biased else 2)),
     ]
     if biased:
@@ -72,15 +74,14 @@ def _vision(config: Fields, vision: Fields, text_hidden: int) -> Encoder:
         "qkv_hidden_size", default=heads * vision.integer("head_dim", default=max(1, hidden // heads))
     )
     biased = vision.flag("attn_bias", "attention_bias", default=kind not in _NO_BIAS)
-    whole = any(kind.startswith(name) for name in _WHOLE)
-    block = _block(hidden, width, inner, kind in _GATED, biased, not whole)
-    tensors = (
-        _repeat(block, "vision_tower.layers", layers)
-        + _patches(vision, hidden)
-        + _projector(config, vision, hidden, text_hidden)
-    )
-    tokens, elements = _item(config, vision)
-    return Encoder("vision", tuple(tensors), text_hidden, tokens, elements)
+    whole = kind.startswith(_WHOLE_ATTENTION) or vision.get("init_pos_emb_height") is not None
+    block = _block(hidden, width, inner, kind in _GATED, biased, whole)
+    projector = _projector(config, vision, hidden, text_hidden)
+    if whole:
+        projector = [replace(tensor, split=Split.NONE) for tensor in projector]
+    tensors = _repeat(block, "vision_tower.layers", layers) + _patches(vision, hidden) + projector
+    wide = width * (3 if kind in _GATED else 2)
+    return Encoder("vision", tuple(tensors), *_item(config, vision), 2 * hidden, wide)
 
 
 def _patches(vision: Fields, hidden: int) -> list[Tensor]:
@@ -146,31 +147,51 @@ def _projector(config: Fields, vision: Fields, hidden: int, text_hidden: int) ->
     ]
 
 
-def _item(config: Fields, vision: Fields) -> tuple[int | None, int | None]:
-    """Embeddings and input elements of the largest image, where the config fixes its size."""
+def _item(config: Fields, vision: Fields) -> tuple[int, int, int]:
+    """(embeddings, input elements, patches) of the largest image.
+
+    Towers of any resolution do not say their largest image in the config: the processors' usual limit counts.
+    """
     patch, channels = vision.integer("patch_size", default=14), vision.integer("in_channels", "num_channels", default=3)
+    pixels = channels * patch * patch * vision.integer("temporal_patch_size", default=1)
     fixed = config.optional("mm_tokens_per_image", "vision_soft_tokens_per_image")
     size = vision.optional("image_size")
+    merge = _merge(config, vision)
     if size is None:
-        return fixed, None
-    side = -(-size // patch)
-    tokens = fixed if fixed is not None else side * side // _merge(config, vision)
-    tiles = 1
+        pooled = vision.integer("pooling_kernel_size", default=1) ** 2
+        patches = (
+            fixed * pooled if fixed is not None else vision.integer("in_token_limit", default=_limit(vision) * merge)
+        )
+        return fixed or patches // merge, patches * pixels, patches
+    tiles = _tiles(config, vision, size)
+    patches = (-(-size // patch)) ** 2
+    tokens = fixed if fixed is not None else max(1, patches // merge)
+    return tokens * tiles, channels * size * size * tiles, patches * tiles
+
+
+def _limit(vision: Fields) -> int:
+    """Embeddings of the largest image: 1,024 for towers with a fixed grid of positions, else 16,384."""
+    return 1024 if vision.get("init_pos_emb_height") is not None else 16384
+
+
+def _tiles(config: Fields, vision: Fields, size: int) -> int:
+    """Tiles of the largest image, the overview included."""
     grid = config.sequence("image_grid_pinpoints")
     if grid:
-        tiles += max((int(height) // size) * (int(width) // size) for height, width in grid)
-    elif vision.get("pixel_shuffle_ratio") is not None:
-        tiles = 17
-    return max(1, tokens * tiles), channels * size * size * tiles
+        sizes = [pair for pair in grid if isinstance(pair, list | tuple) and len(pair) == 2]
+        sides = [[config.check("image_grid_pinpoints", side, 1, 1 << 20) // size for side in pair] for pair in sizes]
+        return 1 + max((height * width for height, width in sides), default=0)
+    return 17 if vision.get("pixel_shuffle_ratio") is not None else 1
 
 
 def _audio(audio: Fields, text_hidden: int) -> Encoder:
     hidden = audio.integer("d_model", "hidden_size")
     layers = audio.integer("encoder_layers", "num_hidden_layers", "conf_num_hidden_layers", default=1)
     width = audio.integer("encoder_ffn_dim", "intermediate_size", default=4 * hidden)
-    block = _block(hidden, width, hidden, False, True, True)
+    block = _block(hidden, width, hidden, False, True, False)
     found = _repeat(block, "audio_tower.layers", layers)
     bins = audio.integer("num_mel_bins", default=128)
     found.append(Tensor("audio_tower.conv", hidden, 3 * (bins + hidden), linear=False))
     found.append(Tensor("audio_projector.linear", text_hidden, hidden, split=Split.NONE))
-    return Encoder("audio", tuple(found), text_hidden, audio.optional("max_source_positions"), None)
+    tokens = audio.integer("max_source_positions", default=1500)
+    return Encoder("audio", tuple(found), tokens, 2 * tokens * bins, tokens, 2 * hidden, 2 * width)

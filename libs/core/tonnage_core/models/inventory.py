@@ -225,10 +225,12 @@ def _experts(network: Experts, hidden: int) -> list[Tensor]:
     width, count = network.intermediate, network.count
     inside = network.latent or hidden
     doubled = 2 if network.gated else 1
+    # Beside a dense network of the same layer, experts are a module of their own.
+    path = "experts" if network.parallel_dense else "mlp.experts"
     found = [
         Tensor("mlp.gate", count, hidden, linear=False),
-        Tensor("mlp.experts.gate_up_proj", doubled * width, inside, count, Split.EXPERT_ROWS),
-        Tensor("mlp.experts.down_proj", inside, width, count, Split.EXPERT_COLUMNS),
+        Tensor(f"{path}.gate_up_proj", doubled * width, inside, count, Split.EXPERT_ROWS),
+        Tensor(f"{path}.down_proj", inside, width, count, Split.EXPERT_COLUMNS),
     ]
     if network.latent is not None:
         found.append(Tensor("mlp.latent_down_proj", network.latent, hidden))

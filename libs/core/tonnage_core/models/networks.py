@@ -6,6 +6,7 @@ from typing import Any
 from tonnage_core.models.conventions import Convention
 from tonnage_core.models.fields import ConfigError, Fields
 from tonnage_core.models.layers import Dense, Experts, Network
+from tonnage_core.models.patterns import letters_of
 
 EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts", "num_moe_experts")
 TOP_K = (
@@ -22,7 +23,7 @@ UNGATED = ("relu2", "gelu_new", "squared_relu")
 
 def networks(config: Fields, kinds: Sequence[str], hidden: int, convention: Convention) -> list[Network | None]:
     """One network a layer, None where a layer has none."""
-    letters = config.text("hybrid_override_pattern")
+    letters = letters_of(config)
     if letters:
         made = {"-": _dense(config, hidden, convention), "E": _experts_if_any(config, hidden, convention)}
         return [made.get(letter) for letter in letters[: len(kinds)]]

@@ -10,6 +10,8 @@ _TYPES = {
     "full_attention": "full",
     "attention": "full",
     "full": "full",
+    "deepseek_sparse_attention": "full",
+    "sparse_attention": "full",
     "global": "full",
     "sliding_attention": "sliding",
     "sliding_window": "sliding",
@@ -24,11 +26,21 @@ _TYPES = {
     "hybrid": "full",
 }
 _LETTERS = {"*": "full", "M": "recurrent", "-": "network", "E": "network"}
+_ONE_PART = {"attention": "*", "mamba": "M", "mamba2": "M", "mlp": "-", "moe": "E"}
+
+
+def letters_of(config: Fields) -> str:
+    """The pattern of a stack whose layers are one part each (mixer, network or experts), or ""."""
+    letters = config.text("hybrid_override_pattern")
+    named = config.sequence("layers_block_type")
+    if letters or named is None or not {"mlp", "moe"} & {str(name) for name in named}:
+        return letters
+    return "".join(_ONE_PART.get(str(name), "?") for name in named)
 
 
 def layer_kinds(config: Fields, layers: int, convention: Convention) -> list[str]:
     """One kind a layer; `UnknownArchitectureError` for a kind that no formula covers."""
-    letters = config.text("hybrid_override_pattern")
+    letters = letters_of(config)
     if letters:
         return _from_letters(letters, layers)
     named = config.sequence("layer_types", "layers_block_type")

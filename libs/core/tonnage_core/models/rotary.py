@@ -66,3 +66,16 @@ def _rows(config: Fields, scaling: Fields | None, shape: "ModelShape") -> int:
     if kind in ("longrope", "su"):
         return rows + (original or config.optional("original_max_position_embeddings") or 0)
     return rows
+
+
+def longest_sequence(config: Fields, positions: int) -> int:
+    """Tokens of the longest sequence: scaled positions, except where the config's number already counts the scaling."""
+    scaling = config.section("rope_scaling", "rope_parameters")
+    kind = scaling.text("rope_type", "type") if scaling else ""
+    if scaling is None or config.get("rope_local_base_freq") is not None:
+        return positions
+    factor = max(1.0, scaling.number("factor", default=1))
+    original = scaling.optional("original_max_position_embeddings")
+    if kind == "yarn":
+        return max(positions, round(original * factor)) if original else round(positions * factor)
+    return round(positions * factor) if kind in ("linear", "dynamic") else positions

@@ -42,6 +42,8 @@ class ModelShape:
     rotary_elements: int = 0
     """Elements of the cosine and sine tables that every rank keeps."""
     learned_positions: int = 0
+    longest: int = 0
+    """Tokens of the longest sequence the checkpoint is made for, scaling included."""
     draft_layers: int = 0
     """Multi-token-prediction layers in the checkpoint, loaded only for speculative decoding."""
     final_norms: int = 1
