@@ -115,7 +115,7 @@ class Engine:
         return EngineStats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
-            deferred=scheduler.deferred,
+            deferred=len(scheduler.deferred),
             kv_usage=self.kv.pool.usage,
             cached_blocks=len(self.kv.pool.cache),
             running_adapters=_by_adapter(scheduler.running),

@@ -22,8 +22,8 @@ class Scheduler:
         self.preemption = Preemption(config, kv)
         self.running: list[Sequence] = []
         self.waiting = waiting_queue(config.policy)
-        self.deferred = 0
-        """Waiting sequences passed over in the last step."""
+        self.deferred: set[Sequence] = set()
+        """Waiting sequences that were passed over for want of an adapter slot, until they run; vLLM counts them so."""
         self.stalled = False
         """The last step only decoded and admitted nobody: until something ends or arrives, neither will the next."""
         self.finished_rows = 0
@@ -58,6 +58,7 @@ class Scheduler:
                 self.finished_rows = self.finished_context = 0
         else:
             self.waiting.remove(sequence)
+            self.deferred.discard(sequence)
             if sequence.swapped_tokens:
                 self.preemption.forget(sequence.swapped_tokens)
         self.kv.free(sequence)
@@ -76,7 +77,6 @@ class Scheduler:
         budget = self._schedule_running(plan, self.config.max_num_batched_tokens, chunk)
         if not plan.preempted and not (self.config.batching == "static" and self.running):
             self._admit(plan, budget, chunk)
-        self.deferred = len(plan.deferred)
         self._sum_up(plan)
         idle = not plan.admitted and not plan.preempted and not plan.batch.prefill_chunks
         self.stalled = idle and len(self.waiting) > 0
@@ -139,6 +139,7 @@ class Scheduler:
             if adapter is not None:
                 adapters.add(adapter)
         self.waiting.put_back(plan.deferred)
+        self.deferred.update(plan.deferred)
 
     def _start(self, plan: Plan, sequence: Sequence, hits: list[int]) -> None:
         if sequence.swapped_tokens:
@@ -147,6 +148,7 @@ class Scheduler:
         self.kv.admit(sequence, hits)
         if not sequence.live.preemptions:
             sequence.live.hit_tokens = sequence.computed
+        self.deferred.discard(sequence)
         self.running.append(sequence)
         self._seats += sequence.samples_ahead
         plan.admitted.append(sequence)

@@ -165,7 +165,7 @@ class EngineStats:
     running: int
     waiting: int
     deferred: int
-    """Of the waiting ones, those passed over in the last step for want of an adapter slot."""
+    """Of the waiting ones, those passed over for want of an adapter slot since they came."""
     kv_usage: float
     """Share of usable blocks held by requests, 0..1; cached blocks nobody holds count as free."""
     cached_blocks: int
