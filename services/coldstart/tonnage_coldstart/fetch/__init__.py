@@ -1,0 +1,1 @@
+"""The fetch: parallel ranges, each checked, written and journaled."""

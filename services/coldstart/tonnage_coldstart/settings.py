@@ -1,0 +1,44 @@
+"""What the cold-start service can be told, by `TONNAGE_COLDSTART_<FIELD>` or a YAML file."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from tonnage_runtime.settings import Settings
+
+
+class ColdstartSettings(Settings):
+    """The cold-start service."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(default=8092, ge=0, le=65535)
+    """Port to listen on; 0 takes any free one."""
+    log_level: str = Field(default="INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
+    """Least severe log line."""
+    cache_dir: Path = Path("/var/lib/tonnage/cache")
+    """The node cache; on a local file system with room for the models."""
+    quota_bytes: int | None = Field(default=None, gt=0)
+    """Most bytes of snapshots; empty: only the disk limits."""
+    keep_free_bytes: int = Field(default=256 << 20, ge=0)
+    """Bytes of the disk that staging leaves free."""
+    connections: int = Field(default=8, ge=1, le=256)
+    """Ranges in flight a transfer."""
+    attempts: int = Field(default=6, ge=1, le=100)
+    """Tries of one range before a transfer fails."""
+    timeout_s: float = Field(default=30.0, gt=0)
+    """Of one connect, and of one wait for bytes."""
+    transfers: int = Field(default=2, ge=1, le=64)
+    """Transfers that run at once; more wait."""
+    local_sources: bool = True
+    """Whether requests may name paths of this machine."""
+    http_token: str = ""
+    """Bearer token for HTTP sources; better from a file of secrets than from a command line."""
+    ca_file: str | None = None
+    """Certificates to trust beside the system's."""
+    scrub_interval_s: float = Field(default=86400.0, ge=0)
+    """Pause between scrubs of the whole cache; 0 leaves scrubbing to requests."""
+    jobs_kept: int = Field(default=200, ge=1, le=10_000)
+    """Ended jobs that `/v1/stage/{id}` still knows."""
+    drain_timeout_s: float = Field(default=10.0, gt=0)
+    """Seconds for open requests at a stop; transfers stop at once and resume at the next start."""

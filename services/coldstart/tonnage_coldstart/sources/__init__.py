@@ -1,0 +1,1 @@
+"""Sources behind one port: where weights come from."""

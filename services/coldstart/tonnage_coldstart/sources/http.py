@@ -1,0 +1,191 @@
+"""An HTTP or HTTPS directory: nginx, a hub mirror, another node's cache.
+
+Its files are listed by `tonnage-manifest.json`, else by the server's directory page, else by asking for the index of
+safetensors and the usual small files by name.
+"""
+
+import base64
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from tonnage_coldstart.errors import SourceError, UnknownSourceError, WholeFileOnlyError
+from tonnage_coldstart.manifest import MAX_MANIFEST_BYTES
+from tonnage_coldstart.snapshot import Snapshot, SourceFile, WholeFile
+from tonnage_coldstart.sources.composition import MAX_INDEX_BYTES, Listing, compose, read_source_manifest
+from tonnage_coldstart.sources.http_client import HttpClient, Response, wall_s
+from tonnage_coldstart.sources.http_ranges import Asked, check_range, check_status, version_of
+from tonnage_core.coldstart.fetch_plan import CHUNK_BYTES
+from tonnage_core.coldstart.file_names import INDEX_NAME, MANIFEST_NAME
+from tonnage_core.coldstart.snapshot import SINGLE_WEIGHTS, USUAL_FILES, WEIGHTS, parse_index
+
+MAX_LISTING_BYTES = 8 << 20
+
+
+class HttpSource:
+    """Files below a base URL; its query string goes with every request, its user name and password as Basic."""
+
+    kind = "http"
+
+    def __init__(self, uri: str, *, headers: Mapping[str, str], timeout_s: float, ca_file: str | None = None) -> None:
+        parts = urlsplit(uri)
+        if not parts.hostname:
+            raise UnknownSourceError(f"{uri[:200]}: no host; write http://host/directory")
+        self._headers = dict(headers)
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
+        netloc = parts.netloc.rpartition("@")[2]
+        self._single = parts.path.rpartition("/")[2] if parts.path.endswith(WEIGHTS) else None
+        path = parts.path.rpartition("/")[0] if self._single else parts.path.rstrip("/")
+        self._base = (parts.scheme, netloc, path, parts.query)
+        self._uri = f"{parts.scheme}://{netloc}{path}"
+        self._client = HttpClient(timeout_s=timeout_s, ca_file=ca_file)
+
+    def snapshot(self) -> Snapshot:
+        """List, then pin each file's size and version with one HEAD."""
+        names = [unquote(self._single)] if self._single else self._names()
+        files = {name: self._describe(name) for name in names}
+        found = {name: file for name, file in files.items() if file is not None}
+        label = unquote(self._uri.rpartition("/")[2]) if self._base[2] else self._base[1]
+        uri = self._uri if self._single is None else f"{self._uri}/{self._single}"
+        listing = Listing(uri, label if self._single is None else names[0].removesuffix(WEIGHTS), None, found)
+        return compose(listing, self._read_small if self._single is None else lambda name, limit: None)
+
+    def read_range(self, file: SourceFile, start: int, into: memoryview) -> None:
+        """Fill `into` with a range whose every header was checked."""
+        if not into:
+            return
+        headers = {"Range": f"bytes={start}-{start + len(into) - 1}"}
+        if file.version.startswith('"'):
+            headers["If-Match"] = file.version
+        response = self._send("GET", file.name, headers)
+        asked = Asked(self._uri, file.name, start, len(into), file.size_bytes, file.version)
+        try:
+            check_status(self._uri, file.name, response.status, response.headers, wall_s())
+            check_range(asked, response.status, response.headers)
+            self._client.receive(response, into)
+        finally:
+            self._client.drop(response)
+
+    def open_whole(self, file: SourceFile) -> WholeFile:
+        """Read a file from its beginning, where ranges are not served."""
+        response = self._send("GET", file.name, {})
+        asked = Asked(self._uri, file.name, 0, file.size_bytes, file.size_bytes, file.version)
+        try:
+            check_status(self._uri, file.name, response.status, response.headers, wall_s())
+            check_range(asked, response.status, response.headers)
+        except SourceError:
+            self._client.drop(response)
+            raise
+        return _Whole(self._client, response)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._client.close()
+
+    def _names(self) -> list[str]:
+        manifest = read_source_manifest(self._uri, self._read_small)
+        if manifest is not None:
+            return [file.name for file in manifest.files]
+        listed = self._directory_page()
+        if any(name.endswith(WEIGHTS) for name in listed):
+            return sorted(listed)
+        names = set(USUAL_FILES) | set(SINGLE_WEIGHTS)
+        index = self._read_small(INDEX_NAME, MAX_INDEX_BYTES)
+        if index is not None:
+            shards = set(parse_index(index, f"{self._uri}/{INDEX_NAME}").values())
+            names = set(USUAL_FILES) | {INDEX_NAME} | shards
+        return sorted(names)
+
+    def _directory_page(self) -> list[str]:
+        response = self._send("GET", "", {})
+        try:
+            if response.status != 200 or "html" not in response.headers.get("content-type", ""):
+                return []
+            page = self._client.read(response, MAX_LISTING_BYTES)
+        finally:
+            self._client.drop(response)
+        links = _Links()
+        links.feed(page.decode("utf-8", "replace"))
+        return links.names
+
+    def _describe(self, name: str) -> SourceFile | None:
+        response = self._send("HEAD", name, {})
+        self._client.drop(response)
+        if response.status in (404, 410):
+            return None
+        length = response.headers.get("content-length", "")
+        if response.status in (200, 206) and length.isdigit() and len(length) < 19:
+            size, version = int(length), version_of(response.headers)
+        else:
+            size, version = self._probe_size(name)
+        file = SourceFile(name, size, version)
+        if size <= CHUNK_BYTES:
+            return file
+        return file if self._serves_ranges(file) else SourceFile(name, size, version, ranges=False)
+
+    def _probe_size(self, name: str) -> tuple[int, str]:
+        """Size by a one-byte range, where HEAD is not answered."""
+        response = self._send("GET", name, {"Range": "bytes=0-0"})
+        self._client.drop(response)
+        check_status(self._uri, name, response.status, response.headers, wall_s())
+        total = response.headers.get("content-range", "").rpartition("/")[2]
+        length = total if total.isdigit() else response.headers.get("content-length", "")
+        if not length.isdigit() or (response.status == 206 and not total.isdigit()):
+            raise SourceError(self._uri, "the server tells no size", file=name)
+        return int(length), version_of(response.headers)
+
+    def _serves_ranges(self, file: SourceFile) -> bool:
+        try:
+            self.read_range(file, 0, memoryview(bytearray(8)))
+        except WholeFileOnlyError:
+            return False
+        return True
+
+    def _read_small(self, name: str, limit_bytes: int) -> bytes | None:
+        response = self._send("GET", name, {})
+        try:
+            if response.status in (404, 410) or (name == MANIFEST_NAME and response.status == 403):
+                return None
+            check_status(self._uri, name, response.status, response.headers, wall_s())
+            return self._client.read(response, min(limit_bytes, MAX_MANIFEST_BYTES))
+        finally:
+            self._client.drop(response)
+
+    def _send(self, method: str, name: str, headers: Mapping[str, str]) -> Response:
+        scheme, netloc, path, query = self._base
+        url = urlunsplit((scheme, netloc, f"{path}/{quote(name)}", query, ""))
+        return self._client.request(method, url, {**self._headers, **headers})
+
+
+class _Whole:
+    """A response read from its beginning."""
+
+    def __init__(self, client: HttpClient, response: Response) -> None:
+        self._client = client
+        self._response = response
+
+    def read_into(self, into: memoryview) -> None:
+        """The next bytes."""
+        self._client.receive(self._response, into)
+
+    def close(self) -> None:
+        """Done, or given up."""
+        self._client.drop(self._response)
+
+
+class _Links(HTMLParser):
+    """The files a server's directory page links to: names without a slash."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take the href of each link."""
+        href = dict(attrs).get("href") if tag == "a" else None
+        if href and not href.startswith(("?", "#", ".", "/")) and "/" not in href and ":" not in href:
+            name = unquote(href.split("?")[0])
+            if "/" not in name and name not in self.names:
+                self.names.append(name)

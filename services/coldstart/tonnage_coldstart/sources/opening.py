@@ -1,0 +1,67 @@
+"""From a URI to its source."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tonnage_coldstart.errors import UnknownSourceError
+from tonnage_coldstart.snapshot import Source
+from tonnage_coldstart.sources.http import HttpSource
+from tonnage_coldstart.sources.local import LocalSource
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a source may need beside its URI."""
+
+    connections: int = 8
+    """Requests in flight."""
+    timeout_s: float = 30.0
+    """Of one connect, and of one wait for bytes."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent to HTTP sources, an Authorization among them; never to another host after a redirect."""
+    ca_file: str | None = None
+    """Certificates to trust beside the system's."""
+    local: bool = True
+    """Whether paths of this machine may be named."""
+
+
+def open_source(uri: str, options: SourceOptions) -> Source:
+    """The source of a URI. Raises `UnknownSourceError` naming the schemes there are."""
+    if not uri or any(ord(char) < 32 or char == "\x7f" for char in uri):
+        raise UnknownSourceError(f"{uri[:200]!r}: empty or with control characters")
+    scheme = urlsplit(uri).scheme.lower() if "://" in uri else ""
+    opener = OPENERS.get(scheme)
+    if opener is None:
+        known = ", ".join(f"{name}://" for name in OPENERS if name)
+        raise UnknownSourceError(f"{_shown(uri)}: no source serves {scheme}://; known: a path, {known}")
+    return opener(uri, options)
+
+
+def _local(uri: str, options: SourceOptions) -> Source:
+    if not options.local:
+        raise UnknownSourceError(f"{uri}: this service is not set up to read local paths")
+    if "://" not in uri:
+        return LocalSource(Path(uri).expanduser())
+    parts = urlsplit(uri)
+    if parts.netloc not in ("", "localhost"):
+        raise UnknownSourceError(f"{uri}: a file URI names no other host; write file:///path")
+    return LocalSource(Path(unquote(parts.path)))
+
+
+def _http(uri: str, options: SourceOptions) -> Source:
+    return HttpSource(uri, headers=options.headers, timeout_s=options.timeout_s, ca_file=options.ca_file)
+
+
+def _shown(uri: str) -> str:
+    return uri.split("?")[0][:200]
+
+
+OPENERS: dict[str, Callable[[str, SourceOptions], Source]] = {
+    "": _local,
+    "file": _local,
+    "http": _http,
+    "https": _http,
+}
+"""Scheme -> opener: a new source is one file and one line here."""
