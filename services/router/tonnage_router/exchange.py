@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 from tonnage_router.body.usage import BodyTap, StreamTap, Usage
 from tonnage_router.wire.answers import answer, error_event, error_object
-from tonnage_router.wire.headers import lines
 
 if TYPE_CHECKING:
+    from tonnage_core.flow_control.tenants import Grant, TenantAccount
     from tonnage_core.scheduling import Decision, Reservation
     from tonnage_router.body.facts import BodyFacts
+    from tonnage_router.body.sse import UsageStripper
     from tonnage_router.fleet import Endpoint
     from tonnage_router.gateway import Gateway
     from tonnage_router.wire.client import ClientConnection
@@ -30,28 +31,34 @@ class Exchange:
 
     __slots__ = (
         "_chunked",
-        "_ended",
         "_head_sent",
+        "_held_bytes",
         "_keep_alive",
+        "_sent_at",
         "_stale_retried",
         "_tap",
+        "account",
+        "ahead_tokens",
         "attempt",
         "body",
         "chain",
         "client",
         "decision",
+        "ended",
         "endpoint",
+        "events",
         "facts",
         "failures",
         "first_byte_s",
         "gateway",
+        "grant",
         "incoming",
         "prompt_tokens",
         "reservation",
         "sent_bytes",
         "started",
         "status",
-        "tenant",
+        "stripper",
         "tokens_per_block",
         "tried",
         "upstream",
@@ -66,6 +73,13 @@ class Exchange:
         self.incoming = incoming
         self.facts = facts
         self.body = incoming.body
+        self._held_bytes = len(incoming.body)
+        self.account: TenantAccount | None = incoming.account
+        self.grant: Grant | None = None
+        self.stripper: UsageStripper | None = None
+        self.events = 0
+        self.ahead_tokens = 0
+        self._sent_at = 0.0
         self.started = time.perf_counter()
         self.first_byte_s: float | None = None
         self.attempt = 0
@@ -80,22 +94,34 @@ class Exchange:
         self.upstream: UpstreamConnection | None = None
         self.usage: Usage | None = None
         self.status = 0
-        self.tenant: str | None = None
         self.sent_bytes = 0
         self._tap: StreamTap | BodyTap | None = None
         self._head_sent = False
         self._chunked = False
         self._keep_alive = incoming.keep_alive
         self._stale_retried = False
-        self._ended = False
+        self.ended = False
 
     # --- towards the engine -----------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Register and make the first attempt."""
+    def register(self) -> None:
+        """Take the client's and the gateway's notice; the request may now wait, be dispatched, or fail."""
         self.client.exchange = self
         self.gateway.active.add(self)
+
+    def dispatch(self) -> None:
+        """Make the first attempt."""
         self._try_next()
+
+    @property
+    def tenant(self) -> str | None:
+        """The tenant's name, for logs and the explain API."""
+        return self.account.spec.name if self.account is not None else None
+
+    def may_wait_s(self, longest_s: float) -> float:
+        """How long the request may queue: what the client says, within the router's own limit."""
+        asked = self.incoming.deadline_ms
+        return min(longest_s, int(asked) / 1e3) if asked is not None and asked.isdigit() else longest_s
 
     def _try_next(self) -> None:
         found = self.gateway.choose(self)
@@ -115,15 +141,18 @@ class Exchange:
         endpoint = self.endpoint
         assert endpoint is not None
         self.upstream = connection
+        self._sent_at = time.perf_counter()
+        self.ahead_tokens = endpoint.candidate.prefill_tokens
         incoming = self.incoming
+        body = self.gateway.rewriter.body_for(self, endpoint)
         head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%bcontent-length: %d\r\n\r\n" % (
             incoming.method,
             incoming.target,
             endpoint.authority,
-            lines(incoming.headers, incoming.connection),
-            len(self.body),
+            self.gateway.rewriter.header_lines(self, endpoint),
+            len(body),
         )
-        connection.send(self, head, self.body)
+        connection.send(self, head, body)
 
     def connect_failed(self) -> None:
         """No connection to the chosen endpoint."""
@@ -135,7 +164,7 @@ class Exchange:
         """Body bytes of the answer, the first of them after its whole head."""
         if self._head_sent:
             if self._tap is not None:
-                self._tap.feed(piece)
+                piece = self._tapped(piece, complete)
             data = self._framed(piece, complete)
         else:
             if upstream.status in RETRIED and self._refused(upstream, complete):
@@ -147,11 +176,22 @@ class Exchange:
         if complete:
             self._complete()
 
+    def _tapped(self, piece: bytes, complete: bool) -> bytes:
+        """Read usage as it passes; take out the usage event that only the router asked for."""
+        assert self._tap is not None
+        self._tap.feed(piece)
+        if self.grant is not None:
+            self.events += piece.count(b"data:")
+        if self.stripper is None:
+            return piece
+        piece = self.stripper.feed(piece)
+        return piece + self.stripper.end() if complete else piece
+
     def _framed(self, piece: bytes, complete: bool) -> bytes:
         if not self._chunked:
             return piece
         if not complete:
-            return b"%x\r\n%b\r\n" % (len(piece), piece)
+            return b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
         return b"%x\r\n%b\r\n%b" % (len(piece), piece, LAST_CHUNK) if piece else LAST_CHUNK
 
     def _refused(self, upstream: "UpstreamConnection", complete: bool) -> bool:
@@ -182,11 +222,12 @@ class Exchange:
                 framing = b"transfer-encoding: chunked\r\n"
             else:
                 self._keep_alive = False
-        self.gateway.unbuffer(len(incoming.body))
-        self.body = incoming.body = b""
+        self._release_body()
         if status == 200:
             self._tap = StreamTap() if upstream.event_stream else BodyTap()
-            self._tap.feed(piece)
+            if not upstream.event_stream:
+                self.stripper = None
+            piece = self._tapped(piece, complete)
         if self.gateway.draining or self.client.closing:
             self._keep_alive = False
         if not self._keep_alive:
@@ -199,6 +240,11 @@ class Exchange:
             upstream.transport.pause_reading()
         return upstream.head(framing) + b"\r\n" + self._framed(piece, complete)
 
+    def _release_body(self) -> None:
+        self.gateway.unbuffer(self._held_bytes)
+        self._held_bytes = 0
+        self.body = self.incoming.body = b""
+
     def _explanation(self) -> bytes:
         decision, endpoint = self.decision, self.endpoint
         assert decision is not None and endpoint is not None
@@ -210,15 +256,13 @@ class Exchange:
 
     def _complete(self) -> None:
         self.upstream = None
-        if self._tap is not None:
-            self.usage = self._tap.usage()
         self._end("ok" if self.status < 400 else "upstream_status")
         self.client.next_request(self._keep_alive)
 
     def upstream_failed(self, upstream: "UpstreamConnection", kind: str) -> None:
         """The connection broke, was silent for too long, or spoke nonsense. A kept-alive connection that closes without
         an answer was stale: one more try on the same endpoint, on a fresh connection, without blame."""
-        if self._ended:
+        if self.ended:
             return
         self.upstream = None
         if self._head_sent:
@@ -299,6 +343,11 @@ class Exchange:
         """The client has part of the answer."""
         return self._head_sent
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds since the request went to its endpoint; 0 while it has not."""
+        return time.perf_counter() - self._sent_at if self.upstream is not None else 0.0
+
     # --- endings ------------------------------------------------------------------------------------------------------
 
     def fail(self, status: int, message: str, code: str, retry_after_s: int | None = None) -> None:
@@ -311,13 +360,13 @@ class Exchange:
         self.client.next_request(self._keep_alive)
 
     def _end(self, outcome: str) -> None:
-        if self._ended:
+        if self.ended:
             return
-        self._ended = True
+        self.ended = True
+        if self._tap is not None:
+            self.usage = self._tap.usage()
         if self.reservation is not None:
             self.reservation.release()
-        if self.body:
-            self.gateway.unbuffer(len(self.body))
-            self.body = b""
+        self._release_body()
         self.gateway.active.discard(self)
         self.gateway.ended(self, outcome)

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from tonnage_core.flow_control.breaker import Breaker
 
 
+FIRST_PACE = 8000.0
+"""Prompt tokens a second assumed before a stream was seen: an 8B model on a mid-range GPU."""
+PACE_STEP = 0.1
+MIN_PACE_TOKENS = 1024
+"""Shorter prompts show the step time, not the pace."""
+
+
 class Endpoint:
     """One engine: its address, connections, candidate, and health as probes and traffic see it."""
 
@@ -38,6 +45,8 @@ class Endpoint:
         """Monotonic time of the last good metrics poll."""
         self.requests = 0
         self.failures = 0
+        self.prefill_tokens_per_s = FIRST_PACE
+        """Prompt tokens computed a second, as streams show it."""
         self.started_at: float | None = None
         """The engine process's start time as it reports it; a change is a restart."""
         self.candidate = Candidate(
@@ -51,6 +60,11 @@ class Endpoint:
             cost=spec.cost,
             adapter_slots=spec.adapter_slots,
         )
+
+    def learn_pace(self, ahead_tokens: int, seconds: float) -> None:
+        """A stream's first byte came `seconds` after it was sent behind `ahead_tokens` of prompts, its own included."""
+        if ahead_tokens >= MIN_PACE_TOKENS and seconds > 0:
+            self.prefill_tokens_per_s += PACE_STEP * (ahead_tokens / seconds - self.prefill_tokens_per_s)
 
 
 class Fleet:

@@ -1,6 +1,7 @@
 """The router's centre: what may come in, where it goes, and what is known of the fleet. One event loop, no awaits."""
 
 import asyncio
+import math
 import random
 import time
 from collections import deque
@@ -8,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tonnage_core.flow_control.breaker import Breaker
 from tonnage_core.flow_control.retry_budget import RetryBudget
+from tonnage_core.flow_control.tenants import Grant, TenantAccount
 from tonnage_core.prefix_index.block_hash import hash_bytes, seed_hash
-from tonnage_core.prefix_index.index import ENTRY_BYTES
 from tonnage_core.prefix_index.token_estimate import BytesPerToken
 from tonnage_core.scheduling import (
     POLICIES,
@@ -21,15 +22,18 @@ from tonnage_core.scheduling import (
     make_profile,
 )
 from tonnage_router.access_log import AccessLog
+from tonnage_router.adapters.tenant_file import read_tenants
+from tonnage_router.admission import Admission
 from tonnage_router.body import shapes
 from tonnage_router.decisions import DecisionRecord
-from tonnage_router.engine_metrics import EngineGauges
 from tonnage_router.errors import BadBodyError
 from tonnage_router.exchange import Exchange
 from tonnage_router.fleet import Endpoint, Fleet
 from tonnage_router.metrics import RouterMetrics
 from tonnage_router.models import ModelList
+from tonnage_router.rewriter import Rewriter
 from tonnage_router.settings import EndpointSpec, RouterSettings
+from tonnage_router.tenants import Tenants
 from tonnage_router.wire.answers import answer, error_object
 from tonnage_router.wire.incoming import Incoming
 
@@ -68,6 +72,11 @@ class Gateway:
         self.models = ModelList(self.fleet)
         self.estimate = BytesPerToken()
         self.retry_budget = RetryBudget(settings.retry_budget)
+        self.tenants = Tenants()
+        if settings.tenants_file is not None:
+            self.tenants.load(*read_tenants(settings.tenants_file))
+        self.rewriter = Rewriter(tenants_enabled=self.tenants.enabled)
+        self.admission = Admission(self)
         self.access_log = access_log or AccessLog("off")
         self.decisions: deque[DecisionRecord] = deque(maxlen=settings.decisions_kept or None)
         self.clients: set[ClientConnection] = set()
@@ -102,10 +111,16 @@ class Gateway:
             incoming.error = (405, f"use {wanted.decode()} for {path.decode()}")
         elif incoming.length is not None and incoming.length > self.settings.body_bytes:
             incoming.error = (413, f"the body is larger than {self.settings.body_bytes} bytes")
+        elif self.tenants.enabled and (incoming.account or self._identified(incoming)) is None:
+            incoming.error = (401, "send a valid key as `Authorization: Bearer <key>`")
         elif incoming.encoding not in (None, b"identity"):
             incoming.error = (415, "send the body without Content-Encoding")
         elif incoming.length is not None and self.buffered + incoming.length > self.settings.buffered_bytes:
             incoming.error = (503, "too many request bytes are buffered; try again later")
+
+    def _identified(self, incoming: Incoming) -> TenantAccount | None:
+        incoming.account = self.tenants.identify(incoming.authorization)
+        return incoming.account
 
     def handle(self, client: "ClientConnection", incoming: Incoming) -> None:
         """A whole request: answer it here, or start an exchange."""
@@ -131,8 +146,40 @@ class Gateway:
             message = f"The model `{facts.model}` does not exist."
             self._local(client, incoming, 404, message, code="model_not_found", param="model")
             return
-        self.retry_budget.request()
-        Exchange(self, client, incoming, facts).start()
+        exchange = Exchange(self, client, incoming, facts)
+        exchange.register()
+        if self._admitted(exchange):
+            self.retry_budget.request()
+            self.admission.submit(exchange)
+
+    def _admitted(self, exchange: Exchange) -> bool:
+        """Rewrite and measure the request and hold it against its tenant's limits; False when it was refused."""
+        try:
+            self.rewriter.prepare(exchange)
+        except BadBodyError as error:
+            exchange.fail(400, str(error), "invalid_body")
+            return False
+        facts, account = exchange.facts, exchange.account
+        model = facts.model
+        assert model is not None
+        self._measure(exchange, facts, model)
+        if account is None:
+            return True
+        if not account.spec.allows(model):
+            exchange.fail(403, f"this key may not use model {model!r}", "model_not_allowed")
+            return False
+        tokens = exchange.prompt_tokens + (facts.max_tokens or OUTPUT_TOKENS) * facts.samples
+        found = account.admit(tokens, time.monotonic())
+        if isinstance(found, Grant):
+            exchange.grant = found
+            return True
+        self.metrics.count(self.metrics.tenant_refusals, (account.spec.name, found.limit.value))
+        if found.retry_after_s is None:
+            exchange.fail(400, f"the request needs {tokens} tokens; this key may hold fewer", "request_too_large")
+        else:
+            wait = max(1, math.ceil(found.retry_after_s))
+            exchange.fail(429, f"over {found.limit.value}; try again in {wait} s", "rate_limit_exceeded", wait)
+        return False
 
     def _local(
         self,
@@ -170,8 +217,6 @@ class Gateway:
         facts = exchange.facts
         model = facts.model
         assert model is not None
-        if not exchange.attempt:
-            self._measure(exchange, facts, model)
         request = SchedulingRequest(
             model,
             exchange.prompt_tokens,
@@ -225,13 +270,24 @@ class Gateway:
 
     def endpoint_answered(self, exchange: Exchange) -> None:
         """The first byte of an answer that is not a fault: 4xx is success."""
-        endpoint, reservation = exchange.endpoint, exchange.reservation
-        assert endpoint is not None and reservation is not None
-        reservation.first_token()
+        endpoint = exchange.endpoint
+        assert endpoint is not None
+        self.prefilled(exchange)
         endpoint.candidate.pressure = 0.0
         if endpoint.breaker.troubled:
             endpoint.breaker.success()
             self.refresh(endpoint)
+
+    def prefilled(self, exchange: Exchange) -> None:
+        """The prompt is computed, as a stream's first byte shows or the endpoint's pace suggests."""
+        endpoint, reservation = exchange.endpoint, exchange.reservation
+        assert endpoint is not None and reservation is not None
+        if reservation.decoding:
+            return
+        if exchange.facts.stream:
+            endpoint.learn_pace(exchange.ahead_tokens, exchange.waited_s)
+        reservation.first_token()
+        self.admission.room_freed()
 
     def endpoint_failed(self, endpoint: Endpoint, kind: str) -> None:
         """An attempt failed: `backpressure`, `status`, `connect`, `closed`, `cut`, `timeout` or `protocol`."""
@@ -263,45 +319,6 @@ class Gateway:
             if not exchange.answering and exchange.upstream is not None:
                 exchange.upstream.timed_out()
 
-    def apply_models(self, endpoint: Endpoint, entries: list[dict[str, Any]]) -> None:
-        """What the engine lists: names, context limit, and adapters, which have a parent."""
-        names = {entry["id"] for entry in entries}
-        if endpoint.spec.model is not None:
-            names.add(endpoint.spec.model)
-        limits = [n for entry in entries if type(n := entry.get("max_model_len")) is int]
-        endpoint.candidate.max_model_len = max(limits) if limits else None
-        endpoint.candidate.adapters = {entry["id"] for entry in entries if entry.get("parent")}
-        self.fleet.set_models(endpoint, frozenset(names))
-
-    def apply_gauges(self, endpoint: Endpoint, gauges: EngineGauges | None, now: float) -> None:
-        """A metrics poll; None is a failed one, after which the last values live until they are stale."""
-        if gauges is None:
-            return
-        endpoint.metrics_at = now
-        candidate = endpoint.candidate
-        candidate.kv_utilisation, candidate.waiting = gauges.kv_utilisation, gauges.waiting
-        if endpoint.spec.adapter_slots is None and gauges.max_loras is not None:
-            candidate.adapter_slots = gauges.max_loras
-        if gauges.started_at is not None and endpoint.started_at not in (None, gauges.started_at):
-            self.scheduler.index.clear_slot(candidate.slot)
-        endpoint.started_at = gauges.started_at
-        self._fit_index(endpoint, gauges.kv_tokens)
-
-    def _fit_index(self, endpoint: Endpoint, kv_tokens: int | None) -> None:
-        """Track no more blocks than the engine's cache can hold."""
-        bound = self.settings.index_bytes_per_endpoint
-        if kv_tokens is not None and endpoint.spec.model is not None:
-            blocks = kv_tokens * self.estimate.ratio(endpoint.spec.model) / self.settings.block_bytes
-            bound = min(bound, int(blocks * ENTRY_BYTES))
-        self.scheduler.index.add_slot(endpoint.candidate.slot, bound)
-
-    def expire_gauges(self, now: float) -> None:
-        """Measurements older than the limit become unknown."""
-        for endpoint in self.fleet.by_id.values():
-            if endpoint.metrics_at is not None and now - endpoint.metrics_at > self.settings.metrics_stale_s:
-                endpoint.metrics_at = None
-                endpoint.candidate.kv_utilisation = endpoint.candidate.waiting = None
-
     def may_retry(self, exchange: Exchange) -> bool:
         """Whether another endpoint may be tried; spends from the budget when so."""
         model = exchange.facts.model
@@ -330,11 +347,28 @@ class Gateway:
             metrics.first_byte.observe(exchange.first_byte_s)
         if exchange.usage is not None:
             self._learn(exchange)
+        if exchange.grant is not None:
+            self._settle(exchange, exchange.grant)
+        self.admission.room_freed()
         if outcome == "client_gone" and endpoint is not None and not endpoint.breaker.closed:
             endpoint.breaker.neutral()
         self.access_log.write(exchange, outcome, duration)
         if self.draining and not self.active:
             self.drained.set()
+
+    def _settle(self, exchange: Exchange, grant: Grant) -> None:
+        """Charge the tenant what the engine reported; an answer cut short, its prompt and the events that passed."""
+        usage = exchange.usage
+        if usage is not None:
+            used = usage.prompt_tokens + usage.completion_tokens
+        elif exchange.answering and exchange.status == 200:
+            used = exchange.prompt_tokens + exchange.events
+        else:
+            used = 0
+        grant.settle(used, time.monotonic())
+        name = grant.account.spec.name
+        self.metrics.count(self.metrics.tenant_tokens, (name,), used)
+        self.metrics.count(self.metrics.tenant_requests, (name,))
 
     def _learn(self, exchange: Exchange) -> None:
         metrics, usage = self.metrics, exchange.usage
@@ -347,11 +381,11 @@ class Gateway:
 
     def queue_lengths(self) -> dict[str, int]:
         """Requests waiting for capacity, by pool; every known pool is named."""
-        return dict.fromkeys(self.fleet.seen_models, 0)
+        return dict.fromkeys(self.fleet.seen_models, 0) | self.admission.lengths()
 
     def queue_document(self) -> list[dict[str, Any]]:
         """`/admin/queue`."""
-        return [{"pool": pool, "requests": count} for pool, count in sorted(self.queue_lengths().items())]
+        return self.admission.document()
 
     def not_ready(self) -> str | None:
         """Why the router cannot take requests, or None."""

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 OVERHEAD_BUCKETS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.1)
 """From ten microseconds to a stalled event loop."""
+
+
+K = TypeVar("K", bound=tuple[str, ...])
+MAX_KEYS = 400
+"""Label combinations of a family by tenant: 100 tenants by a few values."""
 
 
 class Histogram:
@@ -54,6 +59,9 @@ class RouterMetrics(Collector):
         self.retries: dict[str, int] = {}
         self.refused: dict[int, int] = {}
         self.endpoint_failures: dict[tuple[str, str], int] = {}
+        self.tenant_requests: dict[tuple[str], int] = {}
+        self.tenant_tokens: dict[tuple[str], int] = {}
+        self.tenant_refusals: dict[tuple[str, str], int] = {}
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
@@ -63,6 +71,13 @@ class RouterMetrics(Collector):
         self.first_byte = Histogram(TTFT_BUCKETS_S)
         self.choice = Histogram(OVERHEAD_BUCKETS_S)
         registry.register(self)
+
+    @staticmethod
+    def count(counts: dict[K, int], key: K, amount: int = 1) -> None:
+        """Add to one of the counters; beyond `MAX_KEYS` keys the rest count as `other`."""
+        if key not in counts and len(counts) >= MAX_KEYS:
+            key = cast("K", ("other", *key[1:]))
+        counts[key] = counts.get(key, 0) + amount
 
     def attach(self, gateway: "Gateway") -> None:
         """The gateway whose state the gauges show."""
@@ -110,6 +125,9 @@ def _counters(m: RouterMetrics) -> Iterable[Metric]:
         (("cached",), float(m.cached_tokens)),
     )
     yield _counter("tokens", "Tokens that engines reported in usage", ["kind"], tokens)
+    yield _counter("tenant_requests", "Requests admitted, by tenant", ["tenant"], m.tenant_requests.items())
+    yield _counter("tenant_tokens", "Tokens charged, by tenant", ["tenant"], m.tenant_tokens.items())
+    yield _counter("tenant_refused_requests", "Requests over a limit", ["tenant", "limit"], m.tenant_refusals.items())
     predicted = ((("prompt",), float(m.predicted_prompt_tokens)), (("hit",), float(m.predicted_hit_tokens)))
     yield _counter("predicted_tokens", "Prompt tokens estimated, and expected in a cache", ["kind"], predicted)
 

@@ -13,6 +13,7 @@ from tonnage_router.errors import ProbeError
 from tonnage_router.fleet import Endpoint
 from tonnage_router.gateway import Gateway
 from tonnage_router.models import listed_models
+from tonnage_router.observations import Observations
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class Prober:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._observed = Observations(gateway)
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def follow(self) -> None:
@@ -102,7 +104,7 @@ class Prober:
         if entries is None:
             return
         endpoint.listed = entries
-        self._gateway.apply_models(endpoint, listed_models(endpoint))
+        self._observed.models(endpoint, listed_models(endpoint))
 
     async def read_metrics(self, endpoint: Endpoint) -> None:
         """GET /metrics: queue, KV use, capacity. Unknown stays unknown; old values expire."""
@@ -111,7 +113,7 @@ class Prober:
             gauges = engine_metrics.parse(answer.body) if answer.status == 200 else None
         except ProbeError:
             gauges = None
-        self._gateway.apply_gauges(endpoint, gauges, time.monotonic())
+        self._observed.gauges(endpoint, gauges, time.monotonic())
 
 
 def _entries(body: bytes) -> list[dict[str, Any]] | None:

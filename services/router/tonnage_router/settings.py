@@ -93,6 +93,18 @@ class RouterSettings(Settings):
     """Between polls of an engine's /metrics; 0 turns them off."""
     metrics_stale_s: float = Field(default=10.0, gt=0)
     """Age at which an engine's measurement becomes unknown."""
+    tenants_file: Path | None = None
+    """YAML of tenants, read again when it changes; without it every request is served."""
+    queue_ttl_s: float = Field(default=30.0, gt=0)
+    """Longest wait for capacity; then 429, or 503 when nothing serves."""
+    queue_requests: int = Field(default=4096, ge=0)
+    """Requests that may wait for one pool."""
+    endpoint_prefill_tokens: int = Field(default=32768, ge=1)
+    """Uncached prompt tokens an endpoint may have ahead of it; beyond that on every endpoint, requests wait here."""
+    endpoint_requests: int = Field(default=256, ge=1)
+    """Requests an endpoint may have; vLLM's default `max_num_seqs`."""
+    scale_from_zero: list[str] = Field(default_factory=list)
+    """Models whose requests wait, rather than answer 503, while no endpoint serves them."""
     drain_timeout_s: float = 30.0
     access_log: Literal["off", "errors", "all"] = "errors"
     decisions_kept: int = Field(default=1000, ge=0)

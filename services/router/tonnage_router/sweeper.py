@@ -5,6 +5,7 @@ import time
 
 from tonnage_router.exchange import Exchange
 from tonnage_router.gateway import Gateway
+from tonnage_router.observations import Observations
 from tonnage_router.wire.client import ClientConnection
 
 TICK_S = 0.25
@@ -19,6 +20,7 @@ class Sweeper:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._observed = Observations(gateway)
         settings = gateway.settings
         self._first_byte = settings.first_byte_timeout_s / TICK_S
         self._idle = settings.idle_timeout_s / TICK_S
@@ -44,7 +46,8 @@ class Sweeper:
             candidate = endpoint.candidate
             if candidate.pressure:
                 candidate.pressure = max(0.0, candidate.pressure - PRESSURE_FADE)
-        self._gateway.expire_gauges(now)
+        self._observed.expire(now)
+        self._gateway.admission.sweep(now)
         self._gateway.access_log.flush()
 
     def _exchange(self, exchange: Exchange) -> None:
@@ -52,9 +55,17 @@ class Sweeper:
         if upstream is None or exchange.client.paused:
             return
         upstream.quiet_ticks += 1
+        if not upstream.answered and not exchange.facts.stream:
+            self._guess_prefill(exchange)
         limit = self._idle if upstream.answered else self._first_byte
         if upstream.quiet_ticks > limit:
             upstream.timed_out()
+
+    def _guess_prefill(self, exchange: Exchange) -> None:
+        """An answer in one piece does not show when its prompt was computed: take the endpoint's pace."""
+        endpoint = exchange.endpoint
+        if endpoint is not None and exchange.waited_s > exchange.ahead_tokens / endpoint.prefill_tokens_per_s:
+            self._gateway.prefilled(exchange)
 
     def _connection(self, client: ClientConnection) -> None:
         if client.exchange is not None:

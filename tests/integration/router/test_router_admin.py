@@ -77,7 +77,7 @@ async def test_readiness_follows_the_fleet_and_metrics_count_requests(engines: A
         answer = await client.get("/readyz")
         assert (answer.status_code, answer.json()["reason"]) == (503, "no endpoint is healthy")
         assert (await client.get("/admin/endpoints")).json()["endpoints"] == []
-        assert (await client.get("/admin/queue")).json()["pools"] == [{"pool": "m", "requests": 0}]
+        assert (await client.get("/admin/queue")).json()["pools"][0]["requests"] == 0
 
 
 async def test_the_engines_gauges_are_polled_expire_and_show_a_restart(engines: Any, route: Any) -> None:

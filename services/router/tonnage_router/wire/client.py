@@ -131,7 +131,7 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(400, problem)
             return
         self._gateway.check_head(incoming)
-        if incoming.error is not None and incoming.error[0] in (413, 503):
+        if incoming.error is not None and incoming.error[0] in (401, 413, 503):
             self.refuse(*incoming.error)
         elif incoming.expects:
             if incoming.error is not None:

@@ -23,8 +23,10 @@ def nominated(connection: bytes) -> frozenset[bytes]:
     return frozenset(part.strip().lower() for part in connection.split(b",") if part.strip())
 
 
-def lines(headers: list[Header], connection: bytes | None) -> bytes:
-    """Header lines without those `connection` nominates."""
+def lines(headers: list[Header], connection: bytes | None, without: frozenset[bytes] = frozenset()) -> bytes:
+    """Header lines without those `connection` nominates and those named (in lower case) in `without`."""
+    if without:
+        headers = [header for header in headers if header[0].lower() not in without]
     if connection is not None:
         names = nominated(connection) - {b"close", b"keep-alive"}
         if names:

@@ -1,16 +1,23 @@
 """One request as read from a client connection."""
 
+from typing import TYPE_CHECKING
+
 from tonnage_router.wire.headers import Header
+
+if TYPE_CHECKING:
+    from tonnage_core.flow_control.tenants import TenantAccount
 
 
 class Incoming:
     """A request head and, once complete, its body. `error` is the status the router answers instead of routing."""
 
     __slots__ = (
+        "account",
         "authorization",
         "body",
         "body_size",
         "connection",
+        "deadline_ms",
         "encoding",
         "error",
         "expects",
@@ -46,6 +53,8 @@ class Incoming:
         self.expects = False
         self.explain = False
         self.authorization: bytes | None = None
+        self.account: TenantAccount | None = None
+        self.deadline_ms: bytes | None = None
         self.session: bytes | None = None
         self.request_id: bytes | None = None
         self.parts: list[bytes] = []
@@ -75,6 +84,8 @@ class Incoming:
             self.request_id = value
         elif lower == b"content-encoding":
             self.encoding = value.strip().lower()
+        elif lower == b"x-tonnage-deadline-ms":
+            self.deadline_ms = value.strip()
         else:
             self.explain = value.strip() == b"1"
 
@@ -107,6 +118,7 @@ _NOTES = {
     b"x-session-id": _READ,
     b"x-request-id": _READ,
     b"x-tonnage-explain": _READ,
+    b"x-tonnage-deadline-ms": _READ,
     b"content-encoding": _READ,
     b"content-length": _FRAMING,
     b"host": _FRAMING,

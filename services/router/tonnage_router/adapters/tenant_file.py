@@ -1,0 +1,57 @@
+"""Tenants in a YAML file: hashes of keys, never keys."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from tonnage_core.flow_control.tenants import TenantSpec
+from tonnage_router.tenants import TenantKeys
+from tonnage_runtime.errors import SettingsError
+from tonnage_runtime.settings import Settings, read_yaml, validated
+
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class TenantRow(Settings):
+    """One tenant as operators write it."""
+
+    name: str
+    key_sha256: Digest | list[Digest]
+    """Hex SHA-256 of the bearer key, or of each of several."""
+    weight: float = Field(default=1.0, gt=0)
+    priority: int = 0
+    requests_per_s: float | None = Field(default=None, gt=0)
+    tokens_per_min: float | None = Field(default=None, gt=0)
+    concurrent_tokens: int | None = Field(default=None, gt=0)
+    models: list[str] = Field(default_factory=lambda: ["*"])
+    prefix_isolation: bool = False
+
+
+class TenantFile(Settings):
+    """`tenants.yaml`."""
+
+    tenants: list[TenantRow]
+    default_tenant: str | None = None
+    """Tenant of requests without a key; None: a key is required."""
+
+
+def read_tenants(path: Path) -> tuple[list[TenantKeys], str | None]:
+    """Tenants and the default's name; `SettingsError` names what is wrong."""
+    document = read_yaml(path)
+    if not isinstance(document, dict):
+        raise SettingsError(f"{path}: a mapping with `tenants:` is expected")
+    file = validated(TenantFile, document, str(path))
+    names = [row.name for row in file.tenants]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SettingsError(f"{path}: tenant {twice} is listed twice")
+    if file.default_tenant is not None and file.default_tenant not in names:
+        raise SettingsError(f"{path}: default_tenant {file.default_tenant} is not among the tenants")
+    return [_keys(row) for row in file.tenants], file.default_tenant
+
+
+def _keys(row: TenantRow) -> TenantKeys:
+    fields = row.model_dump(exclude={"key_sha256"})
+    spec = TenantSpec(**{**fields, "models": tuple(row.models)})
+    return TenantKeys(spec, (row.key_sha256,) if isinstance(row.key_sha256, str) else tuple(row.key_sha256))

@@ -1,0 +1,151 @@
+"""Admission: requests go out while an endpoint has room, else wait in a fair queue, or are told when to come back.
+
+Holding work here rather than in an engine's queue keeps it movable: the endpoint is chosen when one has room, on fresh
+load, and one tenant's burst waits behind its own requests only.
+"""
+
+import asyncio
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from tonnage_core.flow_control.drain_rate import DrainRate
+from tonnage_core.flow_control.fair_queue import FairQueue
+
+if TYPE_CHECKING:
+    from tonnage_router.exchange import Exchange
+    from tonnage_router.gateway import Gateway
+
+NO_TENANT = "-"
+
+
+class Pool:
+    """The queue of one model."""
+
+    def __init__(self, max_items: int) -> None:
+        self.queue: FairQueue[Exchange] = FairQueue(max_items, lambda exchange: not exchange.ended)
+        self.drain = DrainRate()
+
+
+class Admission:
+    """Queues by pool. `waiting` is the number of queued requests, dead ones included."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+        self._pools: dict[str, Pool] = {}
+        self.waiting = 0
+        self._pump_due = False
+
+    def _pool(self, model: str) -> Pool:
+        pool = self._pools.get(model)
+        if pool is None:
+            pool = self._pools[model] = Pool(self._gateway.settings.queue_requests)
+        return pool
+
+    def submit(self, exchange: "Exchange") -> None:
+        """Send the request out, queue it, or refuse it with a time to come back."""
+        model = exchange.facts.model
+        assert model is not None
+        pool = self._pool(model)
+        now = time.monotonic()
+        if not self.waiting and self.has_room(model):
+            pool.drain.left(exchange.prompt_tokens, now)
+            exchange.dispatch()
+            return
+        settings = self._gateway.settings
+        if not self._gateway.scheduler.eligible(model) and model not in settings.scale_from_zero:
+            exchange.dispatch()  # finds nobody and says so
+            return
+        if self._too_long(pool, model, exchange):
+            self._refuse(pool, exchange, "the queue is longer than its requests may wait")
+            return
+        self._enqueue(pool, exchange, now)
+
+    def _enqueue(self, pool: Pool, exchange: "Exchange", now: float) -> None:
+        account = exchange.account
+        queued = pool.queue.push(
+            exchange,
+            account.spec.name if account else NO_TENANT,
+            cost=max(1.0, float(exchange.prompt_tokens)),
+            deadline=now + exchange.may_wait_s(self._gateway.settings.queue_ttl_s),
+            weight=account.spec.weight if account else 1.0,
+            priority=account.spec.priority if account else 0,
+        )
+        if not queued:
+            self._refuse(pool, exchange, "the queue is full")
+            return
+        self.waiting += 1
+        self.room_freed()
+
+    def _too_long(self, pool: Pool, model: str, exchange: "Exchange") -> bool:
+        """Whether the predicted wait exceeds the time to live; a tenant's own share may be shorter, so only for one
+        that has no tenants to be fair to."""
+        if exchange.account is not None or pool.drain.rate <= 0 or not self._gateway.scheduler.eligible(model):
+            return False
+        wait = (pool.queue.waiting_cost + exchange.prompt_tokens) / pool.drain.rate
+        return wait > self._gateway.settings.queue_ttl_s
+
+    def _refuse(self, pool: Pool, exchange: "Exchange", why: str) -> None:
+        model = exchange.facts.model
+        assert model is not None
+        if not self._gateway.scheduler.eligible(model):
+            exchange.fail(503, f"no endpoint serves model {model!r} now; try again later", "no_endpoint", 5)
+            return
+        wait = pool.drain.retry_after_s(pool.queue.waiting_cost, self._gateway.settings.queue_ttl_s)
+        exchange.fail(429, f"{why}; try again in {wait} s", "overloaded", wait)
+
+    def has_room(self, model: str) -> bool:
+        """Whether some endpoint that takes the model is under its limits."""
+        settings = self._gateway.settings
+        tokens, requests = settings.endpoint_prefill_tokens, settings.endpoint_requests
+        for candidate in self._gateway.scheduler.eligible(model):
+            if candidate.prefill_tokens < tokens and candidate.requests < requests and candidate.pressure < 1.0:
+                return True
+        return False
+
+    def room_freed(self) -> None:
+        """Something ended or began to decode: look at the queues once this turn of the event loop is over."""
+        if self.waiting and not self._pump_due:
+            self._pump_due = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_due = False
+        now = time.monotonic()
+        for model, pool in self._pools.items():
+            while len(pool.queue) and self.has_room(model):
+                exchange = pool.queue.pop()
+                if exchange is None:
+                    break
+                pool.drain.left(exchange.prompt_tokens, now)
+                exchange.dispatch()
+        self._recount()
+
+    def _recount(self) -> None:
+        self.waiting = sum(len(pool.queue) for pool in self._pools.values())
+
+    def sweep(self, now: float) -> None:
+        """Expire what waited too long; `now` is monotonic seconds."""
+        if not self.waiting:
+            return
+        for pool in self._pools.values():
+            for exchange in pool.queue.expire(now):
+                self._refuse(pool, exchange, "the request waited for its whole time to live")
+        self._recount()
+        self.room_freed()
+
+    def lengths(self) -> dict[str, int]:
+        """Queued requests by pool."""
+        return {model: len(pool.queue) for model, pool in self._pools.items()}
+
+    def document(self) -> list[dict[str, Any]]:
+        """`/admin/queue`: a row a pool."""
+        return [
+            {
+                "pool": model,
+                "requests": len(pool.queue),
+                "prompt_tokens": math.ceil(pool.queue.waiting_cost),
+                "drain_tokens_per_s": round(pool.drain.rate, 1),
+            }
+            for model, pool in sorted(self._pools.items())
+        ]

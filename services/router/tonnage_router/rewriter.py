@@ -1,0 +1,59 @@
+"""What changes between the client's request and the engine's: model alias, usage option, cache salt, and headers."""
+
+from typing import TYPE_CHECKING
+
+from tonnage_router.body import splice
+from tonnage_router.body.sse import UsageStripper
+from tonnage_router.wire.headers import lines
+
+if TYPE_CHECKING:
+    from tonnage_router.exchange import Exchange
+    from tonnage_router.fleet import Endpoint
+
+WITH_STREAM_OPTIONS = frozenset({b"/v1/chat/completions", b"/v1/completions"})
+NOTHING: frozenset[bytes] = frozenset()
+KEY = frozenset({b"authorization"})
+KEY_AND_ENCODING = frozenset({b"authorization", b"accept-encoding"})
+
+
+class Rewriter:
+    """Edits by splices: bytes outside an edit are the client's."""
+
+    def __init__(self, *, tenants_enabled: bool) -> None:
+        self.tenants_enabled = tenants_enabled
+
+    def prepare(self, exchange: "Exchange") -> None:
+        """Edits that do not depend on the endpoint: usage is asked for, and an isolated tenant's salt is set."""
+        account, facts = exchange.account, exchange.facts
+        if account is None:
+            return
+        spec = account.spec
+        edits: list[splice.Edit] = []
+        if spec.prefix_isolation:
+            salt = f"{spec.name}/{facts.salt}" if facts.salt is not None else spec.name
+            facts.salt = salt
+            edits += splice.set_text(exchange.body, "cache_salt", salt)
+        asked = facts.include_usage or not facts.stream or exchange.incoming.path not in WITH_STREAM_OPTIONS
+        if spec.counts_tokens and not asked:
+            edits += splice.ask_usage(exchange.body)
+            exchange.stripper = UsageStripper()
+        if edits:
+            exchange.body = splice.apply(exchange.body, edits)
+
+    def body_for(self, exchange: "Exchange", endpoint: "Endpoint") -> bytes:
+        """The body under the model name the endpoint's engine knows."""
+        spec = endpoint.spec
+        if spec.served_model is None or exchange.facts.model != spec.model:
+            return exchange.body
+        return splice.apply(exchange.body, splice.set_text(exchange.body, "model", spec.served_model))
+
+    def header_lines(self, exchange: "Exchange", endpoint: "Endpoint") -> bytes:
+        """End-to-end headers. With tenants, their keys stay here and the endpoint's own key goes instead; compressed
+        answers are not asked for where usage must be read."""
+        incoming = exchange.incoming
+        if not self.tenants_enabled:
+            return lines(incoming.headers, incoming.connection, NOTHING)
+        counts = exchange.account is not None and exchange.account.spec.counts_tokens
+        kept = lines(incoming.headers, incoming.connection, KEY_AND_ENCODING if counts else KEY)
+        key = endpoint.spec.api_key
+        return kept if key is None else b"%bauthorization: Bearer %b\r\n" % (kept, key.encode())

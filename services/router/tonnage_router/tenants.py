@@ -1,0 +1,47 @@
+"""Who is asking: bearer keys to tenants, by hash; reloaded without losing balances."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tonnage_core.flow_control.tenants import TenantAccount, TenantSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TenantKeys:
+    """A tenant and the SHA-256 hex digests of its keys."""
+
+    spec: TenantSpec
+    key_sha256: tuple[str, ...]
+
+
+class Tenants:
+    """Accounts by key hash. Without tenants every request is served and none is counted."""
+
+    def __init__(self) -> None:
+        self.enabled = False
+        self.accounts: dict[str, TenantAccount] = {}
+        self._by_digest: dict[str, TenantAccount] = {}
+        self._default: TenantAccount | None = None
+
+    def load(self, tenants: Sequence[TenantKeys], default: str | None) -> None:
+        """Take a new set. A tenant whose spec is unchanged keeps its balances and what it holds."""
+        accounts: dict[str, TenantAccount] = {}
+        digests: dict[str, TenantAccount] = {}
+        for tenant in tenants:
+            old = self.accounts.get(tenant.spec.name)
+            account = old if old is not None and old.spec == tenant.spec else TenantAccount(tenant.spec)
+            accounts[tenant.spec.name] = account
+            digests.update(dict.fromkeys(tenant.key_sha256, account))
+        self.accounts, self._by_digest = accounts, digests
+        self._default = accounts[default] if default is not None else None
+        self.enabled = bool(accounts)
+
+    def identify(self, authorization: bytes | None) -> TenantAccount | None:
+        """The account of a bearer key; the default tenant without a key; None for a key nobody has."""
+        if authorization is None:
+            return self._default
+        scheme, _, key = authorization.partition(b" ")
+        if scheme.lower() != b"bearer":
+            return None
+        return self._by_digest.get(hashlib.sha256(key.strip()).hexdigest())
