@@ -9,9 +9,12 @@ import click
 from tonnage_core.errors import BadInputError, TonnageError
 
 COMMANDS: dict[str, str] = {
+    "accuracy": "accuracy",
+    "memory": "memory",
     "probe": "probe",
     "replay": "replay",
     "simulate": "simulate",
+    "stage": "stage",
     "up": "up",
 }
 """Command name -> module of `tonnage_cli` with a click command named `command`; imported only when used."""

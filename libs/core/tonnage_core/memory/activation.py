@@ -3,13 +3,15 @@
 The engine runs one dummy batch and keeps the peak. Two moments compete: the widest layer of the forward pass over
 max_num_batched_tokens, and sampling for max_num_seqs rows of the whole vocabulary. Buffers that outlive both (expert
 workspaces, encoder outputs and inputs) come on top. Each term is bytes of named tensors; the only fitted constant is
-`FIXED`. Sources: vLLM `v1/worker/gpu_model_runner.py`, `v1/sample`, `fused_moe` (Apache-2.0), facts only.
+`FittedConstants.activation_fixed`. Sources: vLLM `v1/worker/gpu_model_runner.py`, `v1/sample`, `fused_moe`
+(Apache-2.0), facts only.
 """
 
 from dataclasses import dataclass
 from math import ceil
 
 from tonnage_core.kv_cache.versions import EngineFacts
+from tonnage_core.memory.constants import FITTED, FittedConstants
 from tonnage_core.memory.steps import Derivation
 from tonnage_core.models.layers import (
     Attention,
@@ -23,10 +25,6 @@ from tonnage_core.models.layers import (
 from tonnage_core.models.shape import ModelShape
 from tonnage_core.parallelism import Layout, local_heads
 from tonnage_core.units import MIB
-
-FIXED = 52 * MIB
-"""Matrix-library workspace (32 MiB) and the runner's input buffers. Fitted on the 0.19.0 boots of dense models
-in the published logs (LDP002 to LDP074): the median of what the named tensors leave, 42 to 61 MiB."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,7 @@ def activation_peak(
     multimodal: bool = True,
     first: bool = True,
     last: bool = True,
+    constants: FittedConstants = FITTED,
     derivation: Derivation | None = None,
 ) -> ActivationPeak:
     """Peak of one pipeline stage; encoders run on the first stage and sampling on the last."""
@@ -65,8 +64,10 @@ def activation_peak(
         kept += held
         moments["encoder"] = peak
     moment = max(moments, key=lambda name: moments[name])
-    total = (moments[moment] + kept + FIXED) * facts.reserved_factor
-    parts = f"largest of {', '.join(moments)} ({moment}) + kept buffers + {FIXED // MIB} MiB fixed"
+    total = (moments[moment] + kept + constants.activation_fixed) * facts.reserved_factor
+    parts = (
+        f"largest of {', '.join(moments)} ({moment}) + kept buffers + {constants.activation_fixed / MIB:.0f} MiB fixed"
+    )
     log.gib("activation_peak", parts + (f", x {facts.reserved_factor:g}" if facts.reserved_factor != 1 else ""), total)
     return ActivationPeak(total, moment, moments["forward"])
 

@@ -4,6 +4,7 @@ from math import ceil
 
 from tonnage_core.hardware import GpuSpec
 from tonnage_core.kv_cache.versions import EngineFacts
+from tonnage_core.memory.constants import FittedConstants
 from tonnage_core.memory.request import Adapters, Speculation
 from tonnage_core.memory.steps import Derivation
 from tonnage_core.models.inventory import layer_tensors
@@ -24,15 +25,18 @@ def fused_all_reduce(gpu: GpuSpec | None) -> bool:
     return gpu is None or (gpu.fp8_tflops is not None and (gpu.nvlink_gbps or 0) >= NVSWITCH_GBPS)
 
 
-def non_torch_bytes(facts: EngineFacts, layout: Layout, gpu: GpuSpec | None, log: Derivation) -> float:
+def non_torch_bytes(
+    facts: EngineFacts, layout: Layout, gpu: GpuSpec | None, constants: FittedConstants, log: Derivation
+) -> float:
     """Growth of memory outside torch while loading and profiling: context, NCCL, all-reduce buffers."""
     ranks = layout.tp * layout.dp
-    value = facts.non_torch_gib
-    formula = f"{facts.non_torch_gib} GiB context and libraries"
+    value = facts.non_torch_gib if constants.non_torch is None else constants.non_torch
+    group = facts.non_torch_group_gib if constants.non_torch_group is None else constants.non_torch_group
+    formula = f"{value} GiB context and libraries"
     if ranks > 1 and fused_all_reduce(gpu):
-        value = facts.non_torch_group_gib + facts.non_torch_rank_gib * (ranks - 2)
-        formula = f"{facts.non_torch_group_gib} GiB with communication + {ranks - 2} x {facts.non_torch_rank_gib} GiB"
-    elif ranks > 1 and facts.non_torch_group_gib > facts.non_torch_gib:
+        value = group + facts.non_torch_rank_gib * (ranks - 2)
+        formula = f"{group} GiB with communication + {ranks - 2} x {facts.non_torch_rank_gib} GiB"
+    elif ranks > 1 and group > value:
         value += facts.non_torch_pipeline_gib
         formula += f" + {facts.non_torch_pipeline_gib} GiB NCCL"
     if layout.pp > 1:
@@ -41,19 +45,19 @@ def non_torch_bytes(facts: EngineFacts, layout: Layout, gpu: GpuSpec | None, log
     return log.gib("non_torch", formula, value * GIB)
 
 
-GRAPH_BASE = 0.307
-GRAPH_PER_LAYER = 0.0160
-GRAPH_PER_EXPERT_CHOICE = 0.00433
-"""GiB, a layer and a chosen expert of an expert layer. Least relative squares over the 24 boots of vLLM 0.19.0 with a
-logged graph pool (LDP002 to LDP074): 12 % mean error, 14 % leaving one model out."""
 GRAPH_LARGEST_BATCH = 512
-GRAPH_TRANSIENT = 0.5
-"""Share of the forward peak that the profiler books as graph memory on recurrent layers, from the two pools of
-vllm#52872 (0.89 and 0.52 GiB at 8,192 and 4,096 tokens)."""
+"""Batches above this size are not captured."""
 
 
 def graph_bytes(
-    shape: ModelShape, layers: range, sequences: int, *, eager: bool, transient: float, log: Derivation
+    shape: ModelShape,
+    layers: range,
+    sequences: int,
+    *,
+    eager: bool,
+    transient: float,
+    constants: FittedConstants,
+    log: Derivation,
 ) -> float:
     """The pool of captured graphs: a base, and one launch record a layer and captured size.
 
@@ -64,14 +68,14 @@ def graph_bytes(
     networks = [shape.stack[index].network for index in layers]
     chosen = sum(network.top_k for network in networks if isinstance(network, Experts))
     share = capture_sizes(sequences) / capture_sizes(GRAPH_LARGEST_BATCH)
-    value = share * (GRAPH_BASE + GRAPH_PER_LAYER * len(layers) + GRAPH_PER_EXPERT_CHOICE * chosen)
+    value = share * (constants.graph_base + constants.graph_layer * len(layers) + constants.graph_choice * chosen)
     formula = (
-        f"{share:.2f} of all batch sizes x ({GRAPH_BASE} + {GRAPH_PER_LAYER} x {len(layers)} layers"
-        f" + {GRAPH_PER_EXPERT_CHOICE} x {chosen} chosen experts) GiB"
+        f"{share:.2f} of all batch sizes x ({constants.graph_base} + {constants.graph_layer} x {len(layers)} layers"
+        f" + {constants.graph_choice} x {chosen} chosen experts) GiB"
     )
     if transient and any(isinstance(shape.stack[index].mixer, RecurrentState) for index in layers):
-        value += GRAPH_TRANSIENT * transient / GIB
-        formula += f" + {GRAPH_TRANSIENT} x forward {transient / GIB:.3f} GiB"
+        value += constants.graph_transient * transient / GIB
+        formula += f" + {constants.graph_transient} x forward {transient / GIB:.3f} GiB"
     return log.gib("cuda_graphs", formula, value * GIB)
 
 

@@ -153,15 +153,17 @@ def _stages(
             multimodal=request.multimodal,
             first=first,
             last=last,
+            constants=request.constants,
             derivation=trace,
         )
-        outside = non_torch_bytes(facts, layout, request.gpu, trace)
+        outside = non_torch_bytes(facts, layout, request.gpu, request.constants, trace)
         graphs = graph_bytes(
             shape,
             layers,
             flags.max_num_seqs,
             eager=request.enforce_eager,
             transient=peak.forward if facts.graph_transient else 0.0,
+            constants=request.constants,
             log=trace,
         )
         stage = StageMemory(index, len(layers), total, extras, peak.total, outside, graphs, None)

@@ -105,18 +105,11 @@ def verdict_of(plan: MemoryPlan) -> tuple[bool | None, str, str]:
 def _without_pool(plan: MemoryPlan, tight: StageMemory, pool: float) -> tuple[bool, str, str]:
     memory = plan.flags.memory_gib or 0.0
     budget = plan.flags.fraction * memory
-    short = (
-        f"{-pool / GIB:.2f} GiB short on stage {tight.stage}"
-        if len(plan.stages) > 1
-        else f"{-pool / GIB:.2f} GiB short"
-    )
-    if (tight.weights + tight.extras) / GIB >= budget:
-        held = (tight.weights + tight.extras) / GIB
-        return (
-            False,
-            "weights",
-            f"weights of {held:.2f} GiB exceed {plan.flags.fraction:g} x {memory:g} GiB: {short}; use more GPUs",
-        )
+    short = f"{-pool / GIB:.2f} GiB short" + (f" on stage {tight.stage}" if len(plan.stages) > 1 else "")
+    held = (tight.weights + tight.extras) / GIB
+    if held >= budget:
+        limit = f"{plan.flags.fraction:g} x {memory:g} GiB"
+        return False, "weights", f"weights of {held:.2f} GiB exceed {limit}: {short}; use more GPUs"
     return (
         False,
         "activation",

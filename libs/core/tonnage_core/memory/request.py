@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from tonnage_core.errors import BadInputError
 from tonnage_core.hardware import GpuSpec
+from tonnage_core.memory.constants import FITTED, FittedConstants
 from tonnage_core.models import ModelShape
 from tonnage_core.parallelism import Layout
 
@@ -67,6 +68,7 @@ class MemoryRequest:
     multimodal: bool = True
     adapters: Adapters | None = None
     speculation: Speculation | None = None
+    constants: FittedConstants = FITTED
 
     def __post_init__(self) -> None:
         for name, high in _WHOLE.items():
