@@ -35,11 +35,14 @@ def _prefill(tokens: int, before: int = 0) -> Batch:
     return batch
 
 
-def test_a_lone_decode_reads_the_weights_at_60_to_85_percent_of_peak_bandwidth() -> None:
-    shape = _shape()
+def test_a_lone_decode_reads_at_60_to_85_percent_of_peak_bandwidth_and_pays_launches_besides() -> None:
+    shape, clock = _shape(), _time()
     read = shape.weight_bytes() - shape.vocab * shape.hidden * shape.element_bytes
     floor = decode_floor_seconds(read, 1000 * 131072, 4800)
-    assert 0.60 <= floor / _time().seconds(_decode(1, 1000)) <= 0.85
+    launches = clock.efficiency.step_s + 32 * 9 * clock.efficiency.kernel_s
+    seconds = clock.seconds(_decode(1, 1000))
+    assert 0.60 <= floor / (seconds - launches) <= 0.85
+    assert floor / seconds >= 0.50
 
 
 def test_a_step_is_never_quicker_than_its_floors() -> None:
@@ -57,7 +60,7 @@ def test_more_decodes_share_the_weights_so_a_hundred_cost_far_less_than_a_hundre
 def test_decode_time_grows_with_context_by_the_kv_bytes_read() -> None:
     clock = _time()
     grown = clock.seconds(_decode(64, 4000)) - clock.seconds(_decode(64, 2000))
-    assert grown == pytest.approx(64 * 2000 * 131072 / (4800e9 * 0.80))
+    assert grown == pytest.approx(64 * 2000 * 131072 / (4800e9 * 0.75))
 
 
 def test_prefill_attention_grows_with_the_square_of_the_prompt() -> None:
@@ -80,7 +83,7 @@ def test_a_larger_batch_reads_more_experts() -> None:
 def test_fp8_weights_halve_the_read_and_double_the_compute_peak() -> None:
     plain, small = _time(), _time(name="nvidia/Llama-3.1-8B-Instruct-FP8")
     assert small.peak_flops == pytest.approx(2 * plain.peak_flops, rel=0.01)
-    assert small.seconds(_decode(1, 100)) < 0.65 * plain.seconds(_decode(1, 100))
+    assert small.seconds(_decode(1, 100)) < 0.75 * plain.seconds(_decode(1, 100))
 
 
 def test_swapping_moves_kv_over_pcie() -> None:
