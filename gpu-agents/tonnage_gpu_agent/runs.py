@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tonnage_core.gpu_health.guard import (
@@ -29,7 +29,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What to run and how long at most. `rehearse` runs every probe at toy sizes on the host, without a GPU."""
+    """What to run and how long at most. `rehearse` runs every probe at toy sizes on the host, without a GPU.
+
+    `trace` is called with each look of the guard: what is used, what the driver says is ours, what the child says."""
 
     suite: str
     entries: Sequence[ProbeEntry]
@@ -40,6 +42,7 @@ class RunOptions:
     rehearse: bool = False
     idle: IdleRule = field(default_factory=IdleRule)
     growth: GrowthRule = field(default_factory=GrowthRule)
+    trace: Callable[[Occupancy, int | None, ChildMemory | None], None] | None = None
 
 
 @dataclass
@@ -109,11 +112,17 @@ def check_idle(driver: GpuDriver, device: Device, options: RunOptions) -> int:
 class Guard:
     """The watch over a running child, in the shape `Child.run` asks: why to stop, or None."""
 
-    def __init__(self, driver: GpuDriver, index: int, pid: int, before_bytes: int, rule: GrowthRule) -> None:
-        self._driver, self._index, self._pid, self._rule = driver, index, pid, rule
+    def __init__(self, driver: GpuDriver, index: int, pid: int, before_bytes: int, options: RunOptions) -> None:
+        self._driver, self._index, self._pid = driver, index, pid
+        self._rule, self._trace = options.growth, options.trace
         self._state = GrowthWatch(before_bytes)
         self._visible = False
-        self.child: ChildMemory | None = None
+        self._word: ChildMemory | None = None
+        self._heard = 0.0
+
+    def hear(self, word: ChildMemory) -> None:
+        """What the child just said about its memory."""
+        self._word, self._heard = word, time.monotonic()
 
     def __call__(self) -> str | None:
         """One look."""
@@ -124,7 +133,11 @@ class Guard:
         self._visible = self._visible or own is not None
         if not self._visible:
             seen = Occupancy(seen.used_bytes, None, seen.utilization)
-        self._state, reason = watch(self._state, seen, own, self.child, self._rule)
+        now = time.monotonic()
+        word = replace(self._word, age_s=now - self._heard) if self._word else None
+        if self._trace is not None:
+            self._trace(seen, own, word)
+        self._state, reason = watch(self._state, seen, own, word, self._rule)
         return reason
 
     def _is_own(self, pid: int) -> bool:
@@ -143,13 +156,13 @@ def run_suite(driver: GpuDriver | None, devices: Sequence[Device], options: RunO
     began = time.monotonic()
     before = [check_idle(driver, device, options) for device in devices] if driver else [0]
     child = Child(_command(devices, options))
-    guard = Guard(driver, devices[0].index, child.pid, before[0], options.growth) if driver else None
+    guard = Guard(driver, devices[0].index, child.pid, before[0], options) if driver else None
     report = RunReport()
 
     def on_message(message: Message) -> None:
         _take(report, message)
         if guard and message["type"] == "memory":
-            guard.child = ChildMemory(int(message["reserved"]), bool(message["warming"]))
+            guard.hear(ChildMemory(int(message["reserved"]), bool(message["warming"])))
 
     end = child.run(on_message, guard or (lambda: None), options.timeout_s)
     report.seconds = time.monotonic() - began

@@ -94,6 +94,7 @@ def make_bench(arguments: argparse.Namespace, channel: Channel) -> Any:
         torch.Generator(device=device).manual_seed(arguments.seed),
         quick=quick,
         l2_bytes=int(properties.L2_cache_size),
+        multiprocessors=int(properties.multi_processor_count),
         peers=[torch.device("cuda", i) for i in range(1, torch.cuda.device_count())],
         scratch_dir=arguments.scratch_dir,
     )

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from tonnage_core.gpu_health.measurement import Measurement, PointStatus
 from tonnage_gpu_agent.probes.timing import Timer, Timing
 
+_CUDA: Any = torch.cuda
 GIB = 1 << 30
 MIB = 1 << 20
 
@@ -27,6 +28,7 @@ class Bench:
     generator: torch.Generator
     quick: bool = False
     l2_bytes: int = 0
+    multiprocessors: int = 1
     peers: Sequence[torch.device] = ()
     scratch_dir: str = ""
 
@@ -39,6 +41,11 @@ class Bench:
         """`full` on a GPU, `rehearsal` on a host."""
         return rehearsal if self.rehearsal else full
 
+    @property
+    def half(self) -> torch.dtype:
+        """bf16 on a GPU; float32 in a rehearsal, since Triton's interpreter has no bf16 products."""
+        return torch.float32 if self.rehearsal else torch.bfloat16
+
     def copies(self, nbytes: int) -> int:
         """How many distinct buffers of `nbytes` a rotation needs so that none is found in the L2 cache again."""
         return 2 if self.rehearsal else max(4, math.ceil(4 * self.l2_bytes / max(nbytes, 1)))
@@ -46,6 +53,11 @@ class Bench:
     def free_bytes(self) -> int:
         """Device memory that can be allocated now."""
         return 64 * MIB if self.rehearsal else int(torch.cuda.mem_get_info(self.device)[0])
+
+    def stream(self) -> torch.cuda.Stream:
+        """A second stream of the device."""
+        made: torch.cuda.Stream = _CUDA.Stream(self.device)
+        return made
 
     def normal(self, *shape: int, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
         """Normally distributed values of standard deviation `scale`."""

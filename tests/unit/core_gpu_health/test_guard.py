@@ -59,11 +59,32 @@ def test_a_spike_of_one_look_is_forgiven() -> None:
     assert looks(state, spike, spike, calm, spike, spike, calm) == [None] * 6
 
 
-def test_the_driver_side_may_grow_while_the_child_warms_up_and_only_then() -> None:
+def test_the_driver_side_may_creep_while_the_child_warms_up_and_only_then() -> None:
+    steps = [Occupancy(GIB + n * 50 * MIB) for n in range(1, 9)]
     warm, cold = ChildMemory(GIB, warming=True), ChildMemory(GIB, warming=False)
-    grown = Occupancy(GIB + 700 * MIB)
-    assert looks(GrowthWatch(0), (grown, None, warm), (grown, None, cold), (grown, None, cold)) == [None] * 3
-    assert looks(GrowthWatch(0), *[(grown, None, cold)] * 3)[2] is not None
+    assert looks(GrowthWatch(0), *[(step, None, warm) for step in steps]) == [None] * 8
+    assert looks(GrowthWatch(0), *[(step, None, cold) for step in steps])[3] is not None
+
+
+def test_a_strangers_context_is_seen_even_while_the_child_warms_up() -> None:
+    warm = ChildMemory(GIB, warming=True)
+    calm, grown = Occupancy(GIB + 600 * MIB), Occupancy(GIB + 1100 * MIB)
+    found = looks(GrowthWatch(0, 600 * MIB), (calm, None, warm), *[(grown, None, warm)] * 3)
+    assert found[:3] == [None] * 3
+    assert found[3] is not None and "500 MiB" in found[3]
+
+
+def test_the_childs_own_context_is_allowed_before_its_first_word() -> None:
+    context = Occupancy(700 * MIB)
+    first = ChildMemory(0, warming=True)
+    assert looks(GrowthWatch(0), (context, None, None), *[(context, None, first)] * 4) == [None] * 5
+
+
+def test_an_old_word_of_the_child_neither_counts_nor_clears_until_it_is_deaf() -> None:
+    grown = Occupancy(4 * GIB)
+    old, deaf = ChildMemory(GIB, True, age_s=0.5), ChildMemory(GIB, True, age_s=1.5)
+    assert looks(GrowthWatch(0), *[(grown, None, old)] * 5) == [None] * 5
+    assert looks(GrowthWatch(0), *[(grown, None, deaf)] * 3)[2] is not None
 
 
 def test_a_foreign_process_stops_the_run_at_once() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tonnage_core.gpu_health.guard import ChildMemory, GrowthRule
+from tonnage_core.gpu_health.guard import ChildMemory
 from tonnage_core.gpu_health.measurement import PointStatus
 from tonnage_gpu_agent.adapters.fake_nvml import FakeDriver, FakeGpu, fake_gpu
 from tonnage_gpu_agent.child_process import Child, Message
@@ -99,14 +99,14 @@ def test_a_gpu_split_by_mig_is_skipped_with_the_reason() -> None:
 
 def test_the_guard_explains_the_childs_memory_by_the_drivers_own_list() -> None:
     gpu = gpu_with([GpuProcess(os.getsid(0), 50 * GIB)], used=50.6 * GIB)
-    guard = Guard(FakeDriver([gpu]), 0, os.getsid(0), int(0.6 * GIB), GrowthRule())
+    guard = Guard(FakeDriver([gpu]), 0, os.getsid(0), int(0.6 * GIB), OPTIONS)
     assert [guard() for _ in range(4)] == [None] * 4
 
 
 def test_the_guard_stops_for_a_process_that_comes_mid_run() -> None:
     own = os.getsid(0)
     gpu = gpu_with([GpuProcess(own, GIB)], used=1.6 * GIB)
-    guard = Guard(FakeDriver([gpu]), 0, own, int(0.6 * GIB), GrowthRule())
+    guard = Guard(FakeDriver([gpu]), 0, own, int(0.6 * GIB), OPTIONS)
     assert guard() is None
     stranger = subprocess.Popen(["sleep", "30"], start_new_session=True)
     assert gpu.processes is not None
@@ -118,17 +118,18 @@ def test_the_guard_stops_for_a_process_that_comes_mid_run() -> None:
 
 def test_the_guard_sees_a_stranger_by_memory_alone_where_pids_are_invisible() -> None:
     gpu = gpu_with([], used=2 * GIB)
-    guard = Guard(FakeDriver([gpu]), 0, 1, GIB, GrowthRule())
-    guard.child = ChildMemory(GIB, warming=False)
+    guard = Guard(FakeDriver([gpu]), 0, 1, GIB, OPTIONS)
+    guard.hear(ChildMemory(GIB, warming=False))
     assert [guard() for _ in range(3)] == [None] * 3
     gpu.readings["memory"] = [(("used",), 2 * GIB + 64.0 * (1 << 20))]
+    guard.hear(ChildMemory(GIB, warming=False))
     found = [guard() for _ in range(3)]
     assert found[2] is not None and "64 MiB" in found[2]
 
 
 def test_a_lost_gpu_ends_the_run() -> None:
     gpu = gpu_with([])
-    guard = Guard(FakeDriver([gpu]), 0, 1, 0, GrowthRule())
+    guard = Guard(FakeDriver([gpu]), 0, 1, 0, OPTIONS)
     gpu.lost = True
     found = guard()
     assert found is not None and "lost" in found

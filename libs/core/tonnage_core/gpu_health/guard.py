@@ -39,23 +39,29 @@ def busy_reason(seen: Occupancy, rule: IdleRule) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ChildMemory:
-    """What the probe process says it holds: `reserved_bytes` by its allocator, and whether it is warming up (loading
-    kernels, compiling, capturing), when the driver takes memory that no allocator counts."""
+    """What the probe process says it holds: `reserved_bytes` by its allocator, `age_s` seconds ago, and whether it is
+    warming up (loading kernels, compiling, capturing), when the driver takes memory that no allocator counts."""
 
     reserved_bytes: int
     warming: bool
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthRule:
     """Unexplained growth of `growth_bytes` or more in `looks` looks in a row means that someone else came.
 
-    While the child warms up, its driver-side memory may grow up to `overhead_bytes` in all.
+    While the child warms up, its driver-side memory (kernels, graphs) may creep up to `overhead_bytes` in all, by less
+    than `growth_bytes` at a time; another process's context arrives at once and is far larger. Until the child has
+    said anything it creates its own context, and all of `overhead_bytes` is allowed. A word older than `stale_s` says
+    nothing, so such looks neither count nor clear, up to `deaf_s`.
     """
 
     growth_bytes: int = 64 * MIB
     looks: int = 3
     overhead_bytes: int = 3072 * MIB
+    stale_s: float = 0.25
+    deaf_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ def watch(
     """The next state and why to stop, or None.
 
     `own_bytes` is what the driver attributes to the child, where it says so; then that explains the growth exactly.
-    Otherwise the child's own word does, plus an overhead that may only grow while it is warming up.
+    Otherwise the child's own word does, plus the overhead.
     """
     if seen.foreign_pids:
         return state, f"another process came: {', '.join(map(str, seen.foreign_pids[:5]))}"
@@ -83,11 +89,14 @@ def watch(
     if own_bytes is not None:
         unexplained = grown - own_bytes
     elif child is None:
+        state = replace(state, overhead_bytes=min(max(state.overhead_bytes, grown), rule.overhead_bytes))
         unexplained = grown - rule.overhead_bytes
+    elif rule.stale_s < child.age_s <= rule.deaf_s:
+        return state, None
     else:
         driver_side = grown - child.reserved_bytes
-        if child.warming:
-            state = replace(state, overhead_bytes=min(max(state.overhead_bytes, driver_side), rule.overhead_bytes))
+        if child.warming and 0 < driver_side - state.overhead_bytes < rule.growth_bytes:
+            state = replace(state, overhead_bytes=min(driver_side, rule.overhead_bytes))
         unexplained = driver_side - state.overhead_bytes
     streak = state.streak + 1 if unexplained >= rule.growth_bytes else 0
     state = replace(state, streak=streak)

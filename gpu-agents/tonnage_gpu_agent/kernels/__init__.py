@@ -1,0 +1,1 @@
+"""Triton kernels: the ones whose speed decides how fast an LLM is served, and streams that measure memory."""

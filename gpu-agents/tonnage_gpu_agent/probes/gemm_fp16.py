@@ -1,0 +1,28 @@
+"""Decode and prefill matrix products in fp16."""
+
+from collections.abc import Iterator
+
+import torch
+
+from tonnage_core.gpu_health.measurement import Measurement
+from tonnage_gpu_agent.probes.gemm import GemmSweep, multiply, wide
+from tonnage_gpu_agent.probes.probe import Bench
+
+SWEEP = GemmSweep("gemm_fp16", wide(torch.float16), multiply, torch.float16, limit=1e-2)
+
+
+class GemmFp16:
+    """cuBLAS through the framework."""
+
+    def unsupported(self, bench: Bench) -> str | None:
+        """Needs compute capability 7.0 on a GPU."""
+        if not bench.rehearsal and torch.cuda.get_device_capability(bench.device) < (7, 0):
+            return "needs compute capability 7.0"
+        return None
+
+    def points(self, bench: Bench) -> Iterator[Measurement]:
+        """B from 1 to 8192."""
+        yield from SWEEP.run(bench)
+
+
+probe = GemmFp16()

@@ -1,0 +1,31 @@
+"""Copies from this GPU to each of its peers."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from tonnage_core.gpu_health.measurement import Measurement
+from tonnage_gpu_agent.probes.probe import GIB, Bench, bandwidth, judged
+
+
+class P2pCopy:
+    """Direct over NVLink or PCIe where the driver allows it; `direct` says whether it does."""
+
+    def unsupported(self, bench: Bench) -> str | None:
+        """Needs another GPU."""
+        return None if bench.peers else "one GPU has no peers"
+
+    def points(self, bench: Bench) -> Iterator[Measurement]:
+        """1 GiB to each peer."""
+        source = bench.integers(0, 1 << 30, GIB // 4, dtype=torch.int32)
+        for peer in bench.peers:
+            target = torch.zeros(GIB // 4, dtype=torch.int32, device=peer)
+            direct = torch.cuda.can_device_access_peer(bench.device, peer)
+            timing = bench.timer.eager([partial(target.copy_, source)], budget_ms=100)
+            error = 0.0 if torch.equal(target.to(bench.device), source) else float("inf")
+            point = bandwidth("p2p_copy", GIB, timing, peer=str(peer.index), direct=int(direct))
+            yield judged(point, error, 0.0)
+
+
+probe = P2pCopy()
