@@ -42,14 +42,12 @@ class SimSettings(Settings):
     """KV blocks; when absent, what the GPU's memory leaves for them."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.92
     """Share of GPU memory the engine takes."""
-    non_kv_gib: Annotated[float, Field(ge=0)] = 2.5
-    """GiB a GPU beside weights and KV cache: activations, graphs, the driver."""
     max_model_len: Annotated[int, Field(ge=2)] | None = None
     """Longest prompt and output together; when absent, the model's own, or what the KV cache holds if that is less."""
-    max_num_seqs: Annotated[int, Field(ge=1)] = 256
-    """Requests in one batch."""
-    max_num_batched_tokens: Annotated[int, Field(ge=1)] = 8192
-    """Tokens in one step."""
+    max_num_seqs: Annotated[int, Field(ge=1)] | None = None
+    """Requests in one batch; when absent, vLLM's default for the GPU."""
+    max_num_batched_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens in one step; when absent, vLLM's default for the GPU."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     """Order of waiting requests."""
     batching: Literal["continuous", "static"] = "continuous"

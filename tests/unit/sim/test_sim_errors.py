@@ -23,12 +23,14 @@ def body_of(case: dict[str, Any]) -> bytes | None:
     return text.encode("latin-1")
 
 
-async def test_every_refusal_is_vllms(start: Start) -> None:
-    sim = await start(
-        served_model_name="tiny", block_size=32, max_loras=2, lora_modules={"lora-a": "/adapters/a"}, dev_mode=True
-    )
+@pytest.mark.parametrize("adapters", [True, False])
+async def test_every_refusal_is_vllms(start: Start, adapters: bool) -> None:
+    loras = {"max_loras": 2, "lora_modules": {"lora-a": "/adapters/a"}} if adapters else {}
+    sim = await start(served_model_name="tiny", block_size=32, dev_mode=True, **loras)
     different = []
     for case in GOLDEN["cases"]:
+        if case.get("adapters", True) is not adapters:
+            continue
         headers = {"content-type": case["content_type"]} if case.get("content_type") else {}
         answer = await sim.http.request(case["method"], case["path"], content=body_of(case), headers=headers)
         if (answer.status_code, answer.json()) != (case["status"], case["answer"]):
@@ -37,7 +39,7 @@ async def test_every_refusal_is_vllms(start: Start) -> None:
 
 
 async def test_the_golden_table_is_not_empty() -> None:
-    assert len(GOLDEN["cases"]) > 100
+    assert len(GOLDEN["cases"]) >= 150
 
 
 async def test_a_prompt_of_too_many_characters_is_refused_before_it_is_encoded(start: Start) -> None:

@@ -12,6 +12,11 @@ from tonnage_sim.errors import ApiError
 from tonnage_sim.http1.exchange import Exchange
 from tonnage_sim.http1.message import Request, Response
 
+_OFF = (
+    "Call to add_lora method failed: Worker failed with error 'LoRA is not enabled. Use --enable-lora to enable "
+    "LoRA.', please check the stack trace above for the root cause"
+)
+
 
 class LoadAdapter(BaseModel):
     """The body of a load."""
@@ -37,7 +42,7 @@ class Adapters:
 
     async def load(self, request: Request, _: Exchange) -> Response:
         """Serve an adapter under a name."""
-        body = validated(LoadAdapter, read_json(request))
+        body = validated(LoadAdapter, read_json(request), request)
         service = self._service
         if not body.lora_name or not body.lora_path:
             raise _user_error("Both 'lora_name' and 'lora_path' must be provided.")
@@ -48,6 +53,8 @@ class Adapters:
                 f"The lora adapter '{body.lora_name}' has already been loaded. If you want to load the adapter in "
                 "place, set 'load_inplace' to True."
             )
+        if service.max_loras == 0:
+            raise ApiError(_OFF, status=500, kind="InternalServerError")
         if service.check_lora_paths and not await asyncio.to_thread(Path(body.lora_path).is_dir):
             raise ApiError(
                 f"Loading lora {body.lora_name} failed: No adapter found for {body.lora_path}",
@@ -59,7 +66,7 @@ class Adapters:
 
     async def unload(self, request: Request, _: Exchange) -> Response:
         """Serve an adapter no longer; requests that use it end as they are."""
-        body = validated(UnloadAdapter, read_json(request))
+        body = validated(UnloadAdapter, read_json(request), request)
         if not body.lora_name:
             raise _user_error("'lora_name' needs to be provided to unload a LoRA adapter.")
         if self._service.models.adapters.pop(body.lora_name, None) is None:

@@ -17,7 +17,13 @@ from tonnage_sim.http1.message import Request
 _REPORTED = 10
 _INPUT_CHARS = 200
 _ERROR_CHARS = 1000
-_INTERNAL = frozenset({"function-wrap", "function-after", "function-before", "nullable", "union", "str", "int", "list"})
+_INTERNAL = frozenset(
+    {
+        *("function-wrap", "function-after", "function-before", "nullable", "union", "str", "int", "list"),
+        *("ResponseFormat", "StructuralTagFormat", "LegacyStructuralTagFormat"),
+    }
+)
+"""Steps of pydantic's own on the way to a field, which no client knows."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -38,12 +44,18 @@ def read_json(request: Request) -> Any:
     return document
 
 
-def validated(model: type[M], document: Any) -> M:
-    """`document` as `model`; raises `ApiError` with every field that is wrong."""
+def validated(model: type[M], document: Any, request: Request) -> M:
+    """`document`, from the body of `request`, as `model`; raises `ApiError` with every field that is wrong.
+
+    What is refused is read again the slow way: the quick one takes integers beyond 64 bits for floats.
+    """
     try:
         return model.model_validate(document, from_attributes=True)
-    except ValidationError as error:
-        raise refusal(error.errors(include_url=False)) from error
+    except ValidationError:
+        try:
+            return model.model_validate(_read_slowly(request.body), from_attributes=True)
+        except ValidationError as error:
+            raise refusal(error.errors(include_url=False)) from error
 
 
 def refusal(errors: list[ErrorDetails], prefix: str = "body") -> ApiError:

@@ -30,7 +30,7 @@ class Chat:
     async def __call__(self, request: Request, exchange: Exchange) -> Response | None:
         """Answer one request, whole or as a stream."""
         service = self._service
-        body = chat_request(read_json(request))
+        body = chat_request(read_json(request), request)
         model, adapter = service.models.resolve(body.model)
         messages = read_messages(body.messages, service.models.base)
         prompt = self._prompt(body, messages)
@@ -51,7 +51,7 @@ class Chat:
     def _prompt(self, body: ChatRequest, messages: list[Turn]) -> list[int]:
         reader = self._service.prompts
         truncate = body.truncate_prompt_tokens
-        reader.check_request(body.output_limit, "max_tokens", truncate)
+        reader.check_request(body.output_limit, body.limit_name, truncate)
         for message in messages:
             reader.check_text(message.text, truncate)
         tokens = render(

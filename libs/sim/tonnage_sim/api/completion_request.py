@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from tonnage_sim.api.bodies import validated
 from tonnage_sim.api.fields import GenerationFields, takes_list_of
 from tonnage_sim.errors import ApiError
+from tonnage_sim.http1.message import Request
 
 DEFAULT_MAX_TOKENS = 16
 _MAX_PROMPTS = 1024
@@ -32,6 +33,8 @@ class CompletionRequest(GenerationFields):
         if not isinstance(data, dict):
             return data
         prompt = data.get("prompt")
+        if data.get("prompt_embeds"):
+            raise ApiError("You must set `--enable-prompt-embeds` to input `prompt_embeds`.", parameter="prompt_embeds")
         if prompt is None or prompt == "":
             raise ApiError("Either prompt or prompt_embeds must be provided and non-empty.", parameter="prompt")
         if isinstance(prompt, list) and not takes_list_of(prompt, int) and len(prompt) > _MAX_PROMPTS:
@@ -43,16 +46,13 @@ class CompletionRequest(GenerationFields):
         return data if data.get("max_tokens") is not None else {**data, "max_tokens": DEFAULT_MAX_TOKENS}
 
 
-def completion_request(document: Any) -> tuple[CompletionRequest, Prompt]:
+def completion_request(document: Any, request: Request) -> tuple[CompletionRequest, Prompt]:
     """The validated request and its prompt. A well-formed prompt of ids goes past pydantic: it may be long."""
     prompt = document.get("prompt") if isinstance(document, dict) else None
     if isinstance(prompt, list) and _is_token_prompt(prompt):
-        request = validated(CompletionRequest, {**document, "prompt": [0]})
-        return request, prompt
-    request = validated(CompletionRequest, document)
-    if request.prompt is None:
-        raise ApiError("Either prompt or prompt_embeds must be provided and non-empty.", parameter="prompt")
-    return request, request.prompt
+        return validated(CompletionRequest, {**document, "prompt": [0]}, request), prompt
+    body = validated(CompletionRequest, document, request)
+    return body, body.prompt or []
 
 
 def _is_token_prompt(prompt: list[Any]) -> bool:

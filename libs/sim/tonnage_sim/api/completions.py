@@ -30,7 +30,7 @@ class Completions:
     async def __call__(self, request: Request, exchange: Exchange) -> Response | None:
         """Answer one request, whole or as a stream."""
         service = self._service
-        body, prompt = completion_request(read_json(request))
+        body, prompt = completion_request(read_json(request), request)
         if body.stream and body.use_beam_search:
             raise ApiError("Streaming is not currently supported with beam search")
         model, adapter = service.models.resolve(body.model)

@@ -44,7 +44,7 @@ class Embeddings:
     async def __call__(self, request: Request, exchange: Exchange) -> Response:
         """Vectors of the inputs."""
         service = self._service
-        body = validated(EmbeddingRequest, read_json(request))
+        body = validated(EmbeddingRequest, read_json(request), request)
         model, adapter = service.models.resolve(body.model)
         prompts = self._prompts(body.input)
         rules = StopRules(max_tokens=1, ignore_eos=True)

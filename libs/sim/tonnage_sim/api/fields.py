@@ -24,7 +24,22 @@ class StreamOptions(BaseModel):
 class ResponseFormat(BaseModel):
     """Accepted and checked; the simulator's words follow no schema."""
 
-    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    type: Literal["text", "json_object", "json_schema"]
+
+
+class StructuralTagFormat(BaseModel):
+    """Accepted and checked; the simulator's words follow no grammar."""
+
+    type: Literal["structural_tag"]
+    format: Any
+
+
+class LegacyStructuralTagFormat(BaseModel):
+    """Its older form."""
+
+    type: Literal["structural_tag"]
+    structures: list[dict[str, Any]]
+    triggers: list[str]
 
 
 class GenerationFields(BaseModel):
@@ -32,13 +47,15 @@ class GenerationFields(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     logprobs_field: ClassVar[str] = "logprobs"
+    constraints_field: ClassVar[str | None] = "structured_outputs"
+    """The parameter that a refusal of constraints names."""
 
     model: str | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     n: int | None = 1
     presence_penalty: float | None = None
-    response_format: ResponseFormat | None = None
+    response_format: ResponseFormat | StructuralTagFormat | LegacyStructuralTagFormat | None = None
     seed: int | None = Field(None, ge=INT64_MIN, le=INT64_MAX)
     stop: StopField = []
     stream: bool | None = False
@@ -88,6 +105,17 @@ class GenerationFields(BaseModel):
             raise ApiError(
                 "When response_format type is 'json_schema', the 'json_schema' field must be provided.",
                 parameter="response_format",
+            )
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_constraints(cls, data: Any) -> Any:
+        wanted = data.get("structured_outputs") if isinstance(data, dict) else None
+        if isinstance(wanted, dict) and sum(wanted.get(key) is not None for key in ("json", "regex", "choice")) > 1:
+            raise ApiError(
+                "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice').",
+                parameter=cls.constraints_field,
             )
         return data
 

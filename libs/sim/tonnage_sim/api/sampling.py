@@ -95,6 +95,8 @@ def _check_lengths(max_tokens: int, min_tokens: int) -> None:
 
 
 def _check_logprobs(count: int | None, parameter: str, what: str) -> None:
+    if count == -1:
+        count = engine_text.TOKENS
     if count is not None and count > _MAX_LOGPROBS:
         raise ApiError(
             f"Requested {what} logprobs of {count}, which is greater than max allowed: {_MAX_LOGPROBS}",
@@ -112,17 +114,23 @@ def _check_token_ids(request: GenerationFields) -> None:
         raise ApiError(
             "allowed_token_ids contains out-of-vocab token id!", parameter="allowed_token_ids", value=allowed
         )
-    _check_in_vocabulary(map(_bias_id, request.logit_bias or ()), "logit_bias")
-
-
-def _bias_id(key: str) -> int:
-    try:
-        return int(key)
-    except ValueError as error:
+    bias = list(request.logit_bias or ())
+    unreadable = [key for key in bias if not _is_integer(key)]
+    if unreadable:
         raise ApiError(
-            f"Found token_id `{key}` in logit_bias but token_id must be an integer or string representing an integer",
+            f"logit_bias contains key(s) that cannot be converted to integer token IDs: {unreadable}",
             parameter="logit_bias",
-        ) from error
+            value=unreadable,
+        )
+    _check_in_vocabulary(map(int, bias), "logit_bias")
+
+
+def _is_integer(key: str) -> bool:
+    try:
+        int(key)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_in_vocabulary(token_ids: Iterable[int], parameter: str) -> None:

@@ -64,7 +64,7 @@ class Tokenization:
 
     async def detokenize(self, request: Request, _: Exchange) -> Response:
         """Text of ids; ids outside the vocabulary have none."""
-        body = validated(Detokenize, read_json(request))
+        body = validated(Detokenize, read_json(request), request)
         self._service.models.resolve(body.model)
         return json_response({"prompt": engine_text.decode([t for t in body.tokens if t < engine_text.TOKENS])})
 
@@ -89,10 +89,10 @@ class Tokenization:
 def _tokenize_body(document: Any) -> TokenizeText | TokenizeChat:
     """One or the other; when it is neither, the errors of both."""
     try:
-        return TokenizeText.model_validate(document)
+        return TokenizeText.model_validate(document, from_attributes=True)
     except ValidationError as as_text:
         try:
-            return TokenizeChat.model_validate(document)
+            return TokenizeChat.model_validate(document, from_attributes=True)
         except ValidationError as as_chat:
             found = [*as_text.errors(include_url=False), *as_chat.errors(include_url=False)]
             raise refusal(found) from as_chat

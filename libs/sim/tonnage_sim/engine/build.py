@@ -1,15 +1,14 @@
 """From settings to an engine: the memory a GPU leaves for KV blocks, and the step times of the model on it."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tonnage_core.engine.defaults import engine_config_for
 from tonnage_core.engine.engine import Engine
 from tonnage_core.engine.step_time import step_time_for
 from tonnage_core.engine.types import EngineConfig
-from tonnage_core.errors import NotFittingError
 from tonnage_core.hardware import GpuSpec
 from tonnage_core.models import ModelShape
-from tonnage_core.units import GIB
 from tonnage_sim.engine.step_clock import AdjustableStepClock
 from tonnage_sim.settings import SimSettings
 
@@ -33,15 +32,21 @@ class EnginePlan:
 
 
 def plan_engine(settings: SimSettings, shape: ModelShape, gpu: GpuSpec, model: str) -> EnginePlan:
-    """The engine of `settings`; raises NotFittingError when the weights leave no room for KV blocks."""
-    block_bytes = settings.block_size * shape.kv_bytes_per_token(settings.kv_dtype, settings.tp)
-    blocks = settings.num_blocks or _blocks_that_fit(settings, shape, gpu, block_bytes)
-    config = EngineConfig(
-        num_blocks=blocks,
-        max_model_len=_context(settings, shape, blocks),
+    """The engine of `settings`; raises BadEngineConfigError for what cannot run, such as weights that leave no room."""
+    usual = engine_config_for(
+        shape,
+        gpu,
+        tp=settings.tp,
+        kv_dtype=settings.kv_dtype,
+        utilization=settings.gpu_memory_utilization,
         block_size=settings.block_size,
-        max_num_seqs=min(settings.max_num_seqs, settings.max_num_batched_tokens),
+        num_blocks=settings.num_blocks,
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
+    )
+    config = replace(
+        usual,
         policy=settings.scheduling_policy,
         batching=settings.batching,
         preemption=settings.preemption,
@@ -50,28 +55,8 @@ def plan_engine(settings: SimSettings, shape: ModelShape, gpu: GpuSpec, model: s
         adapter_host_slots=settings.max_loras if settings.max_cpu_loras is None else settings.max_cpu_loras,
         step_jitter=settings.step_jitter,
     )
+    if settings.max_model_len is None and config.max_model_len < shape.max_position_embeddings:
+        logger.warning("context shortened to what the KV cache holds", extra={"max_model_len": config.max_model_len})
     step_clock = AdjustableStepClock(step_time_for(shape, gpu, tp=settings.tp, kv_dtype=settings.kv_dtype))
-    return EnginePlan(config, step_clock, model, settings.seed, blocks * block_bytes)
-
-
-def _blocks_that_fit(settings: SimSettings, shape: ModelShape, gpu: GpuSpec, block_bytes: int) -> int:
-    taken = gpu.memory_gib * settings.gpu_memory_utilization * GIB
-    weights = shape.weight_bytes(settings.tp)
-    left = taken - weights - settings.non_kv_gib * GIB
-    blocks = int(left // block_bytes)
-    if blocks < 2:
-        raise NotFittingError(
-            f"{shape.name} does not fit {gpu.name}: weights take {weights / GIB:.1f} of {taken / GIB:.1f} GiB a GPU, "
-            f"{settings.non_kv_gib:g} GiB go elsewhere, which leaves no KV block; take a larger GPU, raise tp, or "
-            "set num_blocks"
-        )
-    return blocks
-
-
-def _context(settings: SimSettings, shape: ModelShape, blocks: int) -> int:
-    if settings.max_model_len is not None:
-        return settings.max_model_len
-    held = (blocks - 1) * settings.block_size
-    if held < shape.max_position_embeddings:
-        logger.warning("context shortened to what the KV cache holds", extra={"max_model_len": held})
-    return min(shape.max_position_embeddings, held)
+    kv_bytes = config.num_blocks * config.block_size * shape.kv_bytes_per_token(settings.kv_dtype, settings.tp)
+    return EnginePlan(config, step_clock, model, settings.seed, kv_bytes)
