@@ -12,6 +12,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from tonnage_coldstart.metrics import ColdstartMetrics
 from tonnage_core.autoscaling.engine_metrics import WANTED
 from tonnage_gpu_agent.metrics import AgentMetrics
 from tonnage_planner.metrics import PlannerMetrics
@@ -89,6 +90,7 @@ def exposed() -> set[str]:
     PlannerMetrics(registry)
     AgentMetrics(registry)
     RouterMetrics(registry)
+    ColdstartMetrics(registry)
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",)}
     names = {f.name + suffix for f in registry.collect() for suffix in suffixes.get(f.type, ("",))}
     return names | WANTED

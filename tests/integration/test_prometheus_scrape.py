@@ -22,7 +22,7 @@ import yaml
 from helm_python.chart import Chart
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tonnage"
-PARTS = ("router", "planner", "agent")
+PARTS = ("router", "planner", "agent", "coldstart")
 pytestmark = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None,
     reason="Prometheus is not installed: apt-get install prometheus",
@@ -111,10 +111,13 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Service]]:
             SCRAPE_INTERVAL_S="0.5",
         )
         agent = start(stack, "agent", "tonnage_gpu_agent.main", folder, DRIVER="fake")
+        cache = str(folder / "cache")
+        coldstart = start(stack, "coldstart", "tonnage_coldstart.main", folder, CACHE_DIR=cache)
         yield [
             Service("tonnage-router", router),
             Service("tonnage-planner", planner),
             Service("tonnage-agent", agent),
+            Service("tonnage-coldstart", coldstart),
             Service("tonnage-engines", engine),
         ]
 
@@ -124,7 +127,6 @@ def chart_scrape_config() -> dict[str, Any]:
     values = {
         "metrics": {"scrapeConfig": {"enabled": True}, "interval": "1s"},
         "endpoints": [{"url": "http://engine-0:8000", "model": "m"}],
-        "coldstart": {"enabled": False},
     }
     with Chart.load(CHART) as chart:
         manifests = chart.render(values, name="demo", namespace="fleet")
@@ -207,6 +209,7 @@ def test_every_target_is_up(prometheus: str, fleet: list[Service]) -> None:
         ('sum(tonnage_planner_endpoint_state{state="fresh"})', "1"),
         ('tonnage_router_endpoint_up{component="router"}', "1"),
         ("sum(tonnage_gpu_device_info)", "1"),
+        ("tonnage_coldstart_cache_entries", "0"),
         ('sum(vllm:num_requests_running{job="tonnage-engines"})', "0"),
     ],
 )

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
 from tonnage_core.errors import TonnageError
+from tonnage_planner.body_limit import BodyLimit
 from tonnage_planner.documents import (
     EndpointDocument,
     EndpointsDocument,
@@ -22,6 +24,7 @@ from tonnage_planner.documents import (
     target_fields,
 )
 from tonnage_planner.fleet import Decided, Fleet
+from tonnage_planner.memory import MemoryAnswer, MemoryQuestion, answer
 from tonnage_planner.metrics import PlannerMetrics
 from tonnage_planner.ports import EndpointSource, Scraper
 from tonnage_planner.settings import PlannerSettings
@@ -71,6 +74,8 @@ def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
 
     app = build_base_app("Tonnage planner", ports.registry, not_ready=lambda: _not_ready(fleet), lifespan=lifespan)
     app.add_exception_handler(UnknownPoolError, _not_found)
+    app.add_exception_handler(RequestValidationError, _not_valid)
+    app.add_middleware(BodyLimit, limit_bytes=settings.request_body_limit_bytes)
     _add_routes(app, settings, fleet, ports.clock)
     return app
 
@@ -95,6 +100,11 @@ def _add_routes(app: FastAPI, settings: PlannerSettings, fleet: Fleet, clock: Cl
         seen = fleet.observations(now, pool)
         fields = target_fields(pool, decided, seen, now) | explain_fields(decided, settings.policy_of(pool), seen)
         return ExplainDocument.model_validate(fields)
+
+    @app.post("/v1/memory", tags=["memory"], responses={400: {"description": "No engine takes this"}})
+    def memory(question: MemoryQuestion) -> MemoryAnswer:
+        """Weights, activations, overheads, KV pool, blocks, tokens, concurrency and whether it fits, derived."""
+        return MemoryAnswer.model_validate(answer(question))
 
     @app.get("/v1/endpoints", tags=["endpoints"])
     async def endpoints() -> EndpointsDocument:
@@ -122,6 +132,14 @@ def _not_ready(fleet: Fleet) -> str | None:
         return f"the endpoint list cannot be read: {fleet.source_error}"
     waiting = [pool for pool in fleet.pools if pool not in fleet.decided]
     return f"no decision yet for {', '.join(waiting)}" if waiting else None
+
+
+async def _not_valid(_: Request, error: Exception) -> JSONResponse:
+    first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": str(error)}
+    where = ".".join(str(part) for part in first["loc"])
+    return JSONResponse(
+        {"error": {"message": f"{where}: {first['msg']}", "type": "invalid_request_error"}}, status_code=400
+    )
 
 
 async def _not_found(_: Request, error: Exception) -> JSONResponse:

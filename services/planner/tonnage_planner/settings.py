@@ -81,6 +81,8 @@ class PlannerSettings(Settings):
     """Least severe log line written."""
     drain_timeout_s: float = Field(default=5.0, gt=0)
     """Open requests get this long to end at shutdown."""
+    request_body_limit_bytes: int = Field(default=2 << 20, gt=0)
+    """Largest request body; a model's config.json is a few KiB."""
     endpoints: tuple[EndpointSettings, ...] = ()
     """The endpoints, as a list; or name a file."""
     endpoints_file: Path | None = None
