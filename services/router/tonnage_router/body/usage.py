@@ -1,6 +1,7 @@
 """Token usage read out of answers as they pass, across any split of the bytes."""
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import orjson
 _WHOLE_PARSE_BYTES = 16 << 10
 _KEPT_BYTES = 1 << 20
 _MARK = b'"usage"'
+_OBJECT = re.compile(rb'"usage"\s*:\s*\{')
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,11 @@ class StreamTap:
             piece = self._carry + piece
         if piece.endswith(b"\n"):
             self._carry = b""
-            if _MARK in piece:
+            if _MARK in piece and _OBJECT.search(piece):
                 self._found = piece
         else:
             cut = piece.rfind(b"\n") + 1
-            if cut and _MARK in piece[:cut]:
+            if cut and _OBJECT.search(piece, 0, cut):
                 self._found = piece[:cut]
             self._carry = piece[cut:][-_KEPT_BYTES:]
 

@@ -1,0 +1,198 @@
+"""Tenants and the queue through the whole router."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from tonnage_core.errors import BadInputError
+from tonnage_router.adapters.tenant_file import read_tenants
+
+ROW = {"weight": 1, "models": ["m"]}
+USAGE = {"prompt_tokens": 40, "completion_tokens": 2, "total_tokens": 42}
+
+
+def write(path: Path, default: str | None = None, **tenants: dict[str, Any]) -> Path:
+    rows = [
+        {"name": name, "key_sha256": hashlib.sha256(f"key-{name}".encode()).hexdigest(), **ROW, **fields}
+        for name, fields in tenants.items()
+    ]
+    file = path / "tenants.yaml"
+    file.write_text(yaml.safe_dump({"tenants": rows, "default_tenant": default}))
+    return file
+
+
+def key(name: str) -> bytes:
+    return b"Authorization: Bearer key-%b\r\n" % name.encode()
+
+
+async def stream_with_usage(call: Any) -> None:
+    call.stream_head()
+    await call.chunk(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
+    if b"include_usage" in call.body:
+        await call.chunk(b'data: {"choices":[],"usage":%b}\n\n' % orjson.dumps(USAGE))
+    await call.chunk(b"data: [DONE]\n\n")
+    call.end()
+
+
+STREAM = b'{"model":"m","stream":true,"messages":[]}'
+
+
+async def test_a_key_is_needed_and_never_reaches_the_engine(engines: Any, route: Any, tmp_path: Path) -> None:
+    (engine,) = await engines()
+    router = await route([engine], tenants_file=write(tmp_path, a={}))
+    assert (await router.post(STREAM)).status == 401
+    assert (await router.post(STREAM, extra=key("nobody"))).status == 401
+    assert (await router.post(STREAM, extra=b"Authorization: Basic eA==\r\n")).status == 401
+    assert (await router.post(STREAM, extra=key("a"))).status == 200
+    assert b"key-a" not in engine.calls[0].head
+    client = await router.client()
+    client.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: r\r\n\r\n")
+    assert (await client.read()).status == 401
+
+
+async def test_a_default_tenant_serves_requests_without_a_key(engines: Any, route: Any, tmp_path: Path) -> None:
+    router = await route(await engines(), tenants_file=write(tmp_path, "a", a={}))
+    assert (await router.post(STREAM)).status == 200
+
+
+async def test_a_model_outside_the_tenants_list_is_403(engines: Any, route: Any, tmp_path: Path) -> None:
+    router = await route(await engines(), tenants_file=write(tmp_path, a={"models": ["lora-*"]}))
+    assert (await router.post(STREAM, extra=key("a"))).status == 403
+
+
+async def test_usage_is_asked_for_read_and_taken_out_again(engines: Any, route: Any, tmp_path: Path) -> None:
+    (engine,) = await engines(script=stream_with_usage)
+    router = await route([engine], tenants_file=write(tmp_path, a={"tokens_per_min": 100_000}))
+    answer = await router.post(STREAM, extra=key("a") + b"Accept-Encoding: gzip\r\n")
+    assert engine.calls[0].body == b'{"stream_options":{"include_usage":true},' + STREAM[1:]
+    assert b"accept-encoding" not in engine.calls[0].head.lower()
+    assert b"usage" not in answer.body and answer.body.endswith(b"data: [DONE]\n\n") and answer.complete
+    account = router.gateway.tenants.accounts["a"]
+    await router.settled()
+    assert (account.used_tokens, account.held_tokens) == (42, 0)
+
+
+async def test_usage_the_client_asked_for_stays(engines: Any, route: Any, tmp_path: Path) -> None:
+    (engine,) = await engines(script=stream_with_usage)
+    router = await route([engine], tenants_file=write(tmp_path, a={"tokens_per_min": 100_000}))
+    body = b'{"model":"m","stream":true,"stream_options":{"include_usage":true}}'
+    answer = await router.post(body, extra=key("a"))
+    assert engine.calls[0].body == body
+    assert b'"usage"' in answer.body
+
+
+async def test_over_the_rate_is_429_with_a_true_retry_after(engines: Any, route: Any, tmp_path: Path) -> None:
+    router = await route(await engines(), tenants_file=write(tmp_path, a={"requests_per_s": 1}))
+    assert (await router.post(STREAM, extra=key("a"))).status == 200
+    answer = await router.post(STREAM, extra=key("a"))
+    assert (answer.status, answer.header(b"retry-after")) == (429, b"1")
+    assert orjson.loads(answer.body)["error"]["code"] == "rate_limit_exceeded"
+
+
+async def test_isolated_tenants_never_share_prefixes(engines: Any, route: Any, tmp_path: Path) -> None:
+    made = await engines(3)
+    file = write(tmp_path, a={"prefix_isolation": True}, b={"prefix_isolation": True})
+    router = await route(made, tenants_file=file)
+    body = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "word " * 900}]})
+    explain = b"x-tonnage-explain: 1\r\n"
+    hits = []
+    for name in ("a", "a", "b", "b"):
+        answer = await router.post(body, extra=key(name) + explain)
+        hits.append(int(answer.header(b"x-tonnage-hit-tokens") or b""))
+    assert hits[0] == hits[2] == 0 and hits[1] == hits[3] > 500
+    salts = {orjson.loads(call.body)["cache_salt"] for engine in made for call in engine.calls}
+    assert salts == {"a", "b"}
+
+
+async def test_a_flood_of_one_tenant_leaves_anothers_turn(engines: Any, route: Any, tmp_path: Path) -> None:
+    order: list[str] = []
+
+    async def slow(call: Any) -> None:
+        order.append(orjson.loads(call.body)["user"])
+        await asyncio.sleep(0.005)
+        call.answer()
+
+    router = await route(await engines(script=slow), tenants_file=write(tmp_path, a={}, b={}), endpoint_requests=1)
+
+    async def send(name: str) -> int:
+        body = orjson.dumps({"model": "m", "user": name, "prompt": "x" * 4000})
+        return int((await router.post(body, b"/v1/completions", key(name))).status)
+
+    flood = [asyncio.create_task(send("a")) for _ in range(60)]
+    await router.until(lambda: len(order) > 5)
+    few = [asyncio.create_task(send("b")) for _ in range(3)]
+    assert {await task for task in few + flood} == {200}
+    assert max(i for i, name in enumerate(order) if name == "b") < 40
+    assert router.counters() == [(0, 0, 0)]
+
+
+async def test_what_waits_too_long_is_429_when_endpoints_exist(engines: Any, route: Any) -> None:
+    async def never(call: Any) -> None:
+        await call.reader.read(1)
+
+    router = await route(await engines(script=never), endpoint_requests=1, queue_ttl_s=0.3)
+    first = asyncio.create_task(router.post(STREAM))
+    await router.until(lambda: bool(router.gateway.active))
+    answer = await router.post(STREAM)
+    assert answer.status == 429 and answer.header(b"retry-after") is not None
+    first.cancel()
+
+
+async def test_a_full_queue_is_429_and_a_client_that_leaves_it_frees_its_place(engines: Any, route: Any) -> None:
+    async def never(call: Any) -> None:
+        await call.reader.read(1)
+
+    router = await route(await engines(script=never), endpoint_requests=1, queue_requests=1)
+    clients = [await router.client() for _ in range(2)]
+    for client in clients:
+        client.send(STREAM)
+        await asyncio.sleep(0.02)
+    assert router.gateway.queue_lengths() == {"m": 1}
+    assert (await router.post(STREAM)).status == 429
+    for client in clients:
+        client.close()
+    await router.settled()
+    assert router.counters() == [(0, 0, 0)]
+
+
+async def test_a_pool_that_can_scale_from_zero_queues_until_an_endpoint_comes(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    engine.healthy = False
+    router = await route([engine], ready=False, scale_from_zero=["m"])
+    waiting = asyncio.create_task(router.post(STREAM))
+    await router.until(lambda: router.gateway.queue_lengths() == {"m": 1})
+    engine.healthy = True
+    assert (await waiting).status == 200
+
+
+async def test_an_alias_is_rewritten_upstream(engines: Any, route: Any) -> None:
+    (engine,) = await engines(model="org/real-name")
+    spec = {"url": engine.url, "model": "alias", "served_model": "org/real-name"}
+    router = await route([engine], endpoints=[spec])
+    assert (await router.post(b'{"x":1, "model" : "alias"}')).status == 200
+    assert engine.calls[0].body == b'{"x":1, "model" : "org/real-name"}'
+    assert (await router.post(b'{"model":"org/real-name"}')).status == 404
+    client = await router.client()
+    client.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: r\r\n\r\n")
+    assert [row["id"] for row in orjson.loads((await client.read()).body)["data"]] == ["alias"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "a mapping with"),
+        ("tenants: [{name: a, key_sha256: plain-key}]", "key_sha256"),
+        ("tenants: []\ndefault_tenant: x", "default_tenant x is not among"),
+        ("tenants: [{name: a, key_sha256: []}, {name: a, key_sha256: []}]", "a is listed twice"),
+    ],
+)
+def test_a_wrong_tenant_file_is_named(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(text)
+    with pytest.raises(BadInputError, match=message):
+        read_tenants(file)

@@ -1,0 +1,87 @@
+"""The fair queue: nothing lost, nothing twice, shares by weight, deadlines within a tenant."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tonnage_core.flow_control.fair_queue import FairQueue
+
+Item = tuple[int, str, float, float, int]
+ITEMS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.floats(1, 20_000), st.floats(0, 100), st.integers(0, 2)), max_size=40
+)
+
+
+def always(_: object) -> bool:
+    return True
+
+
+@settings(deadline=None, max_examples=100)
+@given(ITEMS, st.integers(0, 40), st.floats(0, 100))
+def test_every_item_leaves_once_or_expires_once(
+    items: list[tuple[str, float, float, int]], pops: int, now: float
+) -> None:
+    queue: FairQueue[int] = FairQueue(1000, always)
+    for number, (tenant, cost, deadline, priority) in enumerate(items):
+        assert queue.push(number, tenant, cost=cost, deadline=deadline, priority=priority)
+    out = [item for _ in range(pops) if (item := queue.pop()) is not None]
+    out += queue.expire(now)
+    assert all(items[n][2] > now for n in queue.drain() if not out.append(n))  # type: ignore[func-returns-value]
+    assert sorted(out) == list(range(len(items)))
+    assert len(queue) == 0
+    assert abs(queue.waiting_cost) < 1e-3
+
+
+@settings(deadline=None, max_examples=100)
+@given(ITEMS)
+def test_higher_priorities_first_and_earlier_deadlines_within_a_tenant(
+    items: list[tuple[str, float, float, int]],
+) -> None:
+    queue: FairQueue[tuple[str, float, int]] = FairQueue(1000, always)
+    for tenant, cost, deadline, priority in items:
+        queue.push((tenant, deadline, priority), tenant, cost=cost, deadline=deadline, priority=priority)
+    order = queue.drain()
+    assert [item[2] for item in order] == sorted((item[2] for item in order), reverse=True)
+    for tenant in "abc":
+        for priority in range(3):
+            deadlines = [d for t, d, p in order if t == tenant and p == priority]
+            assert deadlines == sorted(deadlines)
+
+
+def test_shares_follow_the_weights_in_tokens() -> None:
+    queue: FairQueue[str] = FairQueue(100_000, always)
+    for number in range(2000):
+        queue.push("a", "a", cost=1000, deadline=number, weight=3)
+        queue.push("b", "b", cost=500, deadline=number, weight=1)
+    served = Counter[str]()
+    for _ in range(1500):
+        item = queue.pop()
+        assert item is not None
+        served[item] += 1000 if item == "a" else 500
+    assert 2.7 <= served["a"] / served["b"] <= 3.3
+
+
+def test_a_tenants_burst_does_not_delay_anothers_next_request() -> None:
+    queue: FairQueue[str] = FairQueue(100_000, always)
+    for number in range(1000):
+        queue.push("a", "a", cost=1000, deadline=number)
+    for _ in range(10):
+        queue.pop()
+    queue.push("b", "b", cost=1000, deadline=0)
+    assert "b" in [queue.pop() for _ in range(4)]
+
+
+def test_a_dead_item_vanishes_and_a_full_queue_refuses() -> None:
+    dead: set[int] = {1}
+    queue: FairQueue[int] = FairQueue(3, lambda n: n not in dead)
+    assert [queue.push(n, "t", cost=1, deadline=n) for n in range(4)] == [True, True, True, False]
+    assert queue.drain() == [0, 2]
+    assert queue.pop() is None
+
+
+def test_a_request_larger_than_any_quantum_is_still_served() -> None:
+    queue: FairQueue[str] = FairQueue(10, always)
+    queue.push("huge", "a", cost=1e6, deadline=0, weight=0.1)
+    queue.push("small", "b", cost=10, deadline=0)
+    assert sorted(queue.drain()) == ["huge", "small"]
