@@ -77,7 +77,19 @@ def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_middleware(BodyLimit, limit_bytes=settings.request_body_limit_bytes)
     _add_routes(app, settings, fleet, ports.clock)
+    _document_errors(app)
     return app
+
+
+def _document_errors(app: FastAPI) -> None:
+    """A wrong request is answered with 400 and an error object, not the framework's 422: the document says so."""
+    document = app.openapi()
+    for path in document["paths"].values():
+        for operation in path.values():
+            if operation["responses"].pop("422", None) is not None:
+                operation["responses"].setdefault("400", {"description": "The request is not well formed"})
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
 
 
 def _add_routes(app: FastAPI, settings: PlannerSettings, fleet: Fleet, clock: Clock) -> None:
