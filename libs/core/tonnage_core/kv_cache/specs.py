@@ -79,11 +79,10 @@ def cached_layers(
     base = block or default_block(shape, facts)
     mixers = [(index, layer.mixer) for index, layer in enumerate(shape.stack)]
     mixers += [(shape.layers - 1, mixer) for mixer in extra]
-    found = []
-    for index, mixer in mixers:
-        for spec in _specs(mixer, size, kind, tp, base, hybrid and facts.hybrid_groups):
-            found.append(CachedLayer(index, spec))
-    states = [state_bytes(mixer, tp, speculative) for _, mixer in mixers if isinstance(mixer, RecurrentState)]
+    distinct = dict.fromkeys(mixer for _, mixer in mixers)
+    specs = {mixer: _specs(mixer, size, kind, tp, base, hybrid and facts.hybrid_groups) for mixer in distinct}
+    found = [CachedLayer(index, spec) for index, mixer in mixers for spec in specs[mixer]]
+    states = [state_bytes(mixer, tp, speculative) for mixer in distinct if isinstance(mixer, RecurrentState)]
     return _align(found, max(states)) if states else tuple(found)
 
 

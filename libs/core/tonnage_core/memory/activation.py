@@ -84,7 +84,7 @@ def _sampler(shape: ModelShape, facts: EngineFacts, rows: int, log: Derivation) 
 
 def _forward(shape: ModelShape, layout: Layout, tokens: int, workspace: bool, log: Derivation) -> float:
     """The widest layer: projections in, their product, and three hidden-size tensors (input, residual, output)."""
-    widest = max((_layer_elements(shape, layer, layout, workspace) for layer in set(shape.stack)), default=0.0)
+    widest = max((_layer_elements(shape, layer, layout, workspace) for layer in shape.distinct_layers), default=0.0)
     size = shape.element_bytes
     return log.gib("forward", f"{tokens:,} tokens x {widest:,.0f} live elements x {size} B", tokens * widest * size)
 
@@ -142,7 +142,7 @@ def _expert_workspace(shape: ModelShape, layout: Layout, tokens: int, facts: Eng
     if not facts.experts_workspace or shape.quantization.method == "mxfp4":
         return 0.0
     size = shape.element_bytes
-    found = [layer.network for layer in shape.stack if isinstance(layer.network, Experts)]
+    found = [layer.network for layer in shape.distinct_layers if isinstance(layer.network, Experts)]
     if not found:
         return 0.0
     network = max(found, key=lambda one: sum(_expert_rows(shape, one, layout)) * one.top_k)

@@ -127,7 +127,9 @@ def check_layout(request: MemoryRequest) -> None:
             raise RefusedError(f"tp {layout.tp} does not divide {held}; use {_choices(shape)}")
     if _padded_vocabulary(shape) % layout.tp:
         raise RefusedError(f"tp {layout.tp} does not divide the vocabulary of {shape.vocab:,}; use {_choices(shape)}")
-    experts = max((layer.network.count for layer in shape.stack if isinstance(layer.network, Experts)), default=0)
+    experts = max(
+        (layer.network.count for layer in shape.distinct_layers if isinstance(layer.network, Experts)), default=0
+    )
     if layout.ep > 1 and not experts:
         raise RefusedError(f"ep {layout.ep}: {shape.name} has no experts; use ep 1")
     if experts and layout.ep > experts + request.redundant_experts:
@@ -140,7 +142,7 @@ def _padded_vocabulary(shape: ModelShape) -> int:
 
 def _divisible(shape: ModelShape) -> set[tuple[int, str]]:
     found: set[tuple[int, str]] = set()
-    for layer in shape.stack:
+    for layer in shape.distinct_layers:
         mixer = layer.mixer
         if isinstance(mixer, Attention):
             found |= {(mixer.heads, "attention heads"), (mixer.kv_heads, "key/value heads")}

@@ -70,7 +70,11 @@ def shape_from_config(config: Mapping[str, Any], name: str = "model") -> ModelSh
         notes=tuple(notes),
     )
     longest = longest_sequence(text, shape.max_position_embeddings)
-    return replace(shape, rotary_elements=rotary_elements(text, shape), longest=longest)
+    found = replace(shape, rotary_elements=rotary_elements(text, shape), longest=longest)
+    for index in range(layers):
+        # Matching module names is the slow part of an answer: done once, with the rest of reading.
+        found.layer_formats(index, found.dense_format)
+    return found
 
 
 def _language_part(top: Fields) -> Fields:

@@ -149,6 +149,11 @@ class ModelShape:
         return bytes_per_token(self, kv_dtype, tp)
 
     @cached_property
+    def distinct_layers(self) -> tuple[Layer, ...]:
+        """Every kind of layer once."""
+        return tuple(dict.fromkeys(self.stack))
+
+    @cached_property
     def attention_layers(self) -> tuple[Attention, ...]:
         """The layers with plain softmax attention."""
         return tuple(layer.mixer for layer in self.stack if isinstance(layer.mixer, Attention))

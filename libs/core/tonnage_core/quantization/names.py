@@ -59,6 +59,18 @@ def regex_matches(pattern: str, module: str) -> bool:
     return any(found.match(name) for name in spellings(module))
 
 
+@lru_cache(maxsize=8192)
+def any_regex_matches(patterns: tuple[str, ...], module: str) -> bool:
+    """Whether one of the `re:` patterns matches; remembered, since all layers of a model ask the same."""
+    return any(regex_matches(pattern, module) for pattern in patterns)
+
+
+def treats_layers_alike(pattern: str) -> bool:
+    """Whether a `re:` pattern cannot tell layer numbers apart: it counts no digits and no single characters."""
+    rest = re.sub(r"\\d\+|\[0-9\]\+|\\\.|\.\*|\.\+", "", pattern)
+    return re.search(r"\d|\\d|\[|\.|\?|\{|\\w", rest) is None
+
+
 @lru_cache(maxsize=4096)
 def _wildcard(pattern: str) -> re.Pattern[str]:
     if pattern.count("*") > 8:
@@ -68,4 +80,6 @@ def _wildcard(pattern: str) -> re.Pattern[str]:
 
 def wildcard_matches(pattern: str, module: str) -> bool:
     """Whether a normalised pattern with `*` matches a module or one of its parents."""
+    if pattern.endswith("*") and pattern.count("*") == 1:
+        return module.startswith(pattern[:-1])
     return _wildcard(pattern).match(module) is not None

@@ -1,11 +1,18 @@
 """Which projection of a model is stored in which format: rules of a quantisation config, resolved by module name."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from tonnage_core.quantization.formats import BF16, WeightFormat
-from tonnage_core.quantization.names import normal, regex_matches, wildcard_matches
+from tonnage_core.quantization.names import (
+    any_regex_matches,
+    normal,
+    regex_matches,
+    treats_layers_alike,
+    wildcard_matches,
+)
 
 FUSED: Final = {
     "linear_attn.in_proj_qkv": ("linear_attn.in_proj_qkvz",),
@@ -37,15 +44,23 @@ FUSED: Final = {
 """Other names publishers give a projection of the inventory."""
 
 
+_LAYER = re.compile(r"layers\.(\d+)\.")
+
+
 @dataclass(frozen=True, slots=True)
 class ModuleSet:
-    """A set of module names and patterns."""
+    """A set of module names and patterns, indexed so that one look-up touches few of them."""
 
     exact: frozenset[str] = frozenset()
+    short: frozenset[str] = frozenset()
+    """Names without a path: they match any part of a module."""
+    by_layer: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Wildcards that name one layer, by its number."""
     wildcards: tuple[str, ...] = ()
     regexes: tuple[str, ...] = ()
-    short: frozenset[str] = frozenset()
-    """Names without a path: they match the last parts of a module."""
+    """Regular expressions that may tell layers apart."""
+    layerless: tuple[str, ...] = ()
+    """Regular expressions that treat every layer alike."""
 
     def matches(self, modules: Iterable[str]) -> bool:
         """Whether the set holds one of the names, a parent of it, or a pattern that matches it."""
@@ -54,9 +69,13 @@ class ModuleSet:
     def _one(self, module: str) -> bool:
         if self._parent(module):
             return True
-        if any(wildcard_matches(pattern, module) for pattern in self.wildcards):
+        found = _LAYER.match(module)
+        own = self.by_layer.get(found[1], ()) if found else ()
+        if any(wildcard_matches(pattern, module) for pattern in (*own, *self.wildcards)):
             return True
-        return any(regex_matches(pattern, module) for pattern in self.regexes)
+        if any(regex_matches(pattern, module) for pattern in self.regexes):
+            return True
+        return bool(self.layerless) and any_regex_matches(self.layerless, _LAYER.sub("layers.0.", module))
 
     def _parent(self, module: str) -> bool:
         while module:
@@ -73,19 +92,26 @@ def module_set(patterns: Iterable[object]) -> ModuleSet:
     """Sort the patterns of an ignore or target list by kind."""
     exact: set[str] = set()
     short: set[str] = set()
-    wildcards: list[str] = []
-    regexes: list[str] = []
+    by_layer: dict[str, tuple[str, ...]] = {}
+    lists: dict[str, dict[str, None]] = {"wildcards": {}, "regexes": {}, "layerless": {}}
     for entry in patterns:
         text = str(entry)
         if text.startswith("re:"):
-            regexes.append(text[3:])
+            lists["layerless" if treats_layers_alike(text[3:]) else "regexes"][text[3:]] = None
         elif "*" in text:
-            wildcards.append(normal(text))
+            pattern = normal(text)
+            named = _LAYER.match(pattern)
+            if named:
+                by_layer[named[1]] = (*by_layer.get(named[1], ()), pattern)
+            else:
+                lists["wildcards"][pattern] = None
         elif "." in text:
             exact.add(normal(text))
         else:
             short.add(text)
-    return ModuleSet(frozenset(exact), tuple(dict.fromkeys(wildcards)), tuple(dict.fromkeys(regexes)), frozenset(short))
+    return ModuleSet(
+        frozenset(exact), frozenset(short), by_layer, **{kind: tuple(found) for kind, found in lists.items()}
+    )
 
 
 @dataclass(frozen=True)
