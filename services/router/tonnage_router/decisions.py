@@ -27,7 +27,7 @@ class DecisionRecord:
         decision = self._decision
         rows = []
         for i, candidate in enumerate(decision.candidates):
-            scores = {name: round(column[i], 4) for name, column in decision.columns.items()}
+            scores = {n: None if column is None else round(column[i], 4) for n, column in decision.columns.items()}
             total = round(decision.totals[i], 6) if decision.totals else None
             rows.append({"endpoint": candidate.id, "scores": scores, "total": total})
         return {

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tonnage_router.wire.client import ClientConnection
 
 MODELS = b"/v1/models"
-MAX_BLOCKS = 4096
+MAX_BLOCKS = 2048
 """Blocks of a prompt that are hashed: 1 MiB at the default block size; what follows cannot change the choice much."""
 OUTPUT_TOKENS = 256
 """Answer length assumed for the load of a request that sets no limit."""

@@ -61,7 +61,7 @@ class RouterSettings(Settings):
     profiles: dict[str, ProfileSpec] = Field(default_factory=dict)
     seed: int = 0
     """Seed of tie-breaking; worker i adds i."""
-    block_bytes: int = Field(default=256, ge=32)
+    block_bytes: int = Field(default=512, ge=32)
     """Prompt bytes (or packed token ids) of one block of the prefix index."""
     index_bytes_per_endpoint: int = Field(default=8 << 20, ge=4096)
     """Memory of the prefix index for one endpoint."""

@@ -48,22 +48,30 @@ def _only(request: SchedulingRequest, candidate: Candidate) -> Decision:
 
 def score(
     request: SchedulingRequest, candidates: Sequence[Candidate], profile: Profile
-) -> tuple[dict[str, list[float]], list[float]]:
-    """Raw columns by scorer name, and the weighted sums of the columns normalised to [0, 1]."""
-    columns: dict[str, list[float]] = {}
-    totals = [0.0] * len(candidates)
+) -> tuple[dict[str, list[float] | None], list[float]]:
+    """Raw columns by scorer name (None: no opinion), and the weighted sums of the columns normalised to [0, 1]."""
+    columns: dict[str, list[float] | None] = {}
     if not profile.picker.scored:
-        return columns, totals
+        return columns, []
+    totals: list[float] | None = None
     tokens: list[tuple[list[float], float, float]] = []
     scale = TOKEN_SCALE_FLOOR
     for scorer, weight in profile.scorers:
         column = columns[scorer.name] = scorer.score(request, candidates)
-        if scorer.unit == "share":
-            totals = [total + weight * value for total, value in zip(totals, column, strict=True)]
+        if column is None:
             continue
-        low = min(column)
-        tokens.append((column, low, weight))
-        scale = max(scale, max(column) - low)
+        if scorer.in_tokens:
+            low = min(column)
+            spread = max(column) - low
+            if spread:
+                tokens.append((column, low, weight))
+                scale = max(scale, spread)
+        elif totals is None:
+            totals = [weight * value for value in column]
+        else:
+            totals = [total + weight * value for total, value in zip(totals, column, strict=True)]
+    if totals is None:
+        totals = [0.0] * len(candidates)
     for column, low, weight in tokens:
         factor = weight / scale
         totals = [total + (value - low) * factor for total, value in zip(totals, column, strict=True)]

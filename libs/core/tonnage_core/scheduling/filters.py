@@ -39,20 +39,27 @@ def context_fits(request: SchedulingRequest, candidates: Sequence[Candidate]) ->
     Prompt tokens are an estimate, so a tenth of slack is left.
     """
     needed = request.prompt_tokens * 0.9
-    kept = [c for c in candidates if c.max_model_len is None or c.max_model_len > needed]
-    return kept or candidates
+    for c in candidates:
+        if c.max_model_len is not None and c.max_model_len <= needed:
+            return [c for c in candidates if c.max_model_len is None or c.max_model_len > needed] or candidates
+    return candidates
 
 
 def length_class(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """Long prompts to candidates for long ones, short to short; all when the class has no candidate."""
-    wanted = "long" if request.prompt_tokens >= LONG_PROMPT_TOKENS else "short"
-    kept = [c for c in candidates if c.length_class is None or c.length_class == wanted]
-    return kept or candidates
+    for c in candidates:
+        if c.length_class is not None:
+            wanted = (None, "long" if request.prompt_tokens >= LONG_PROMPT_TOKENS else "short")
+            return [c for c in candidates if c.length_class in wanted] or candidates
+    return candidates
 
 
 def not_refusing(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """Candidates that did not refuse work lately; all when every one did."""
-    return [c for c in candidates if c.pressure < 1.0] or candidates
+    for c in candidates:
+        if c.pressure >= 1.0:
+            return [c for c in candidates if c.pressure < 1.0] or candidates
+    return candidates
 
 
 FILTERS: dict[str, Filter] = {

@@ -1,17 +1,18 @@
 """Scorers: how good each candidate is for a request. Higher is better; a name in `SCORERS` makes one usable.
 
 A scorer of unit `tokens` returns negative token counts, and all such scorers share one scale, so that a cached token
-and a token of load weigh the same. A scorer of unit `share` returns values in [0, 1]; unknown is `NEUTRAL`.
+and a token of load weigh the same. A scorer of unit `share` returns values in [0, 1]; unknown is `NEUTRAL`. None says
+that the scorer has no opinion on this request: all candidates would get the same.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tonnage_core.scheduling.types import DECODE_WEIGHT, Candidate, SchedulingRequest
 
 NEUTRAL = 0.5
-Scores = list[float]
+Scores = list[float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +22,17 @@ class Scorer:
     name: str
     unit: Literal["tokens", "share"]
     score: Callable[[SchedulingRequest, Sequence[Candidate]], Scores]
+    in_tokens: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "in_tokens", self.unit == "tokens")
 
 
 def uncached_prefix(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
     """Minus the prompt tokens the candidate would have to compute."""
     matched, prompt = request.matched, request.prompt_tokens
     if not matched:
-        return [float(-prompt)] * len(candidates)
+        return None
     get = matched.get
     return [float(min(get(c.slot, 0), prompt) - prompt) for c in candidates]
 
@@ -47,7 +52,10 @@ def requests_in_flight(request: SchedulingRequest, candidates: Sequence[Candidat
 
 def kv_utilisation(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
     """Share of KV blocks free."""
-    return [NEUTRAL if c.kv_utilisation is None else 1.0 - c.kv_utilisation for c in candidates]
+    for c in candidates:
+        if c.kv_utilisation is not None:
+            return [NEUTRAL if c.kv_utilisation is None else 1.0 - c.kv_utilisation for c in candidates]
+    return None
 
 
 def queue(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
@@ -56,10 +64,10 @@ def queue(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores
 
 
 def adapter(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
-    """1 where the adapter is resident, 0.6 where there is a free slot, 0 where one must be evicted; else neutral."""
+    """1 where the adapter is resident, 0.6 where there is a free slot, 0 where one must be evicted."""
     name = request.adapter
     if name is None:
-        return [NEUTRAL] * len(candidates)
+        return None
     return [_adapter_score(c, name) for c in candidates]
 
 
@@ -73,7 +81,10 @@ def _adapter_score(candidate: Candidate, name: str) -> float:
 
 def gpu_speed(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
     """Measured speed relative to the fleet's best."""
-    return [NEUTRAL if c.gpu_speed is None else c.gpu_speed for c in candidates]
+    for c in candidates:
+        if c.gpu_speed is not None:
+            return [NEUTRAL if c.gpu_speed is None else c.gpu_speed for c in candidates]
+    return None
 
 
 def cost(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:

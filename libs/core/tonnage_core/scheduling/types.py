@@ -104,13 +104,13 @@ class SchedulingRequest:
 class Decision:
     """The chosen candidate, why, and every score, for the explain API.
 
-    `columns[name][i]` is the raw score of `candidates[i]`; `totals` are the weighted sums of normalised scores, empty
-    for pickers that do not score.
+    `columns[name][i]` is the raw score of `candidates[i]`, `columns[name]` None where the scorer had no opinion;
+    `totals` are the weighted sums of normalised scores, empty for pickers that do not score.
     """
 
     chosen: Candidate
     reason: Reason
     matched_tokens: int
     candidates: Sequence[Candidate]
-    columns: Mapping[str, Sequence[float]]
+    columns: Mapping[str, Sequence[float] | None]
     totals: Sequence[float]

@@ -134,6 +134,8 @@ def _message(message: object, parts: list[str | bytes]) -> None:
         parts.append(content)
     elif content is not None:
         _content(content, parts)
+    if len(message) == 2 and content is not None:
+        return
     for name in ("tool_calls", "function_call", "arguments", "output", "call_id", "tool_call_id", "name"):
         value = message.get(name)
         if value is not None:
