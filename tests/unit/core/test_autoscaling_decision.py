@@ -198,6 +198,15 @@ def test_pending_replicas_are_capacity_on_its_way_and_do_not_multiply_the_target
     assert Code.PENDING_CAPACITY in codes(decision)
 
 
+def test_replicas_that_have_joined_and_idle_do_not_raise_what_the_old_queues_ask_for() -> None:
+    old = [make_seen(url, running=20, waiting=30, kv=0.5) for url in ("a", "b")]
+    joined = [make_seen(url, running=1, kv=0.0) for url in ("c", "d")]
+    decision = run(old + joined, target=4)
+    assert (decision.target, decision.moved_by) == (6, Signal.WAITING)  # (42 running, 60 waiting) / 20
+    enough = [make_seen(url, running=1, kv=0.0) for url in ("c", "d", "e", "f", "g")]
+    assert run(old + enough, target=7).target == 7
+
+
 def test_kv_at_a_third_with_a_long_queue_is_saturated() -> None:
     """WVA 662: cache usage sat at 32 % while the queue of a prefill-heavy load grew."""
     decision = run([make_seen("a", kv=0.32, running=4, waiting=40)], target=1)

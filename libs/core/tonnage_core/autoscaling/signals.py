@@ -4,9 +4,11 @@ Each need is absolute (load over what one replica should carry), so replicas tha
 
 - kv_usage: `ceil(sum of KV usage / target)`.
 - running: `ceil((running + waiting) / target running)`, when a target was measured.
-- waiting: while more than the target waits a replica, `ceil(serving x (running + waiting) / running)`: what runs now
-  is what these replicas can run, so the demand over it says how many more are wanted; at most `max_growth` times those
-  that serve, at least one more.
+- waiting: while more than the target waits a replica, `ceil((running + waiting) / running of one with a queue)`: an
+  endpoint that queues runs all it can, so the demand over that says how many are wanted: at least those that serve, at
+  most `max_growth` times those, one more when a queue stands and nothing runs. Running requests of all endpoints would
+  not do: a replica that has just joined runs few while older ones still hold their queues, and the target would climb
+  with each that joins.
 
 An unknown endpoint is never zero. While its silence is short its load is left out going up (what is known is a lower
 bound) and blocks going down. After `unknown_hold_s` it is taken to carry as much as the busiest known endpoint.
@@ -81,6 +83,8 @@ class Load:
 
     totals: dict[Signal, Total]
     router: RouterQueue | None
+    running_when_full: float | None
+    """Mean running requests of the endpoints that have a queue, of all when none has one; None when unknown."""
 
     @property
     def holding(self) -> tuple[str, ...]:
@@ -95,7 +99,15 @@ class Load:
 
 def load_of(observations: Sequence[Observation], router: RouterQueue | None, policy: ScalingPolicy) -> Load:
     """The pool's totals per signal."""
-    return Load({signal: total_of(signal, observations, policy.unknown_hold_s) for signal in Signal}, router)
+    totals = {signal: total_of(signal, observations, policy.unknown_hold_s) for signal in Signal}
+    return Load(totals, router, _running_when_full(observations))
+
+
+def _running_when_full(observations: Iterable[Observation]) -> float | None:
+    known = [(seen.value(Signal.RUNNING), seen.value(Signal.WAITING)) for seen in observations]
+    running = [(run, wait) for run, wait in known if run is not None]
+    full = [run for run, wait in running if wait] or [run for run, _ in running]
+    return sum(full) / len(full) if full else None
 
 
 def total_of(signal: Signal, observations: Iterable[Observation], hold_s: float) -> Total:
@@ -154,10 +166,10 @@ def _waiting_need(load: Load, policy: ScalingPolicy) -> Need:
     fits = _ceil(waiting / (target * policy.scale_down_margin))
     if waiting <= target * serving:
         return Need(Signal.WAITING, min(fits, serving), fits, waiting, target)
-    running = load.totals[Signal.RUNNING].value
-    limit = math.floor(serving * policy.max_growth)
-    wanted = _ceil(serving * (running + waiting) / running) if running else serving + 1
-    wanted = max(serving + 1, min(wanted, limit))
+    running, full = load.totals[Signal.RUNNING].value, load.running_when_full
+    limit = max(serving + 1, math.floor(serving * policy.max_growth))
+    wanted = _ceil((running + waiting) / full) if running and full else serving + 1
+    wanted = max(serving, min(wanted, limit))
     return Need(Signal.WAITING, wanted, max(wanted, fits), waiting, target)
 
 
