@@ -20,16 +20,27 @@ MIN_PACE_TOKENS = 1024
 """Shorter prompts show the step time, not the pace."""
 
 
+def address(spec: EndpointSpec) -> tuple[str, int]:
+    """Host and port of an endpoint's URL; `SettingsError` when it is not `http://host:port`."""
+    parts = urlsplit(spec.url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise SettingsError(f"endpoint {spec.url}: an http://host:port URL is expected")
+    return parts.hostname, parts.port or 80
+
+
+def endpoint_id(spec: EndpointSpec) -> str:
+    """The endpoint's id: its own, or host and port."""
+    host, port = address(spec)
+    return spec.id or f"{host}:{port}"
+
+
 class Endpoint:
     """One engine: its address, connections, candidate, and health as probes and traffic see it."""
 
     def __init__(self, spec: EndpointSpec, slot: int, settings: RouterSettings, breaker: "Breaker") -> None:
-        parts = urlsplit(spec.url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise SettingsError(f"endpoint {spec.url}: an http://host:port URL is expected")
         self.spec = spec
-        self.host, self.port = parts.hostname, parts.port or 80
-        self.id = spec.id or f"{self.host}:{self.port}"
+        self.host, self.port = address(spec)
+        self.id = endpoint_id(spec)
         shown = f"[{self.host}]" if ":" in self.host else self.host
         self.authority = f"{shown}:{self.port}".encode()
         self.pool = UpstreamPool(

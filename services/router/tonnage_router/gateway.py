@@ -74,8 +74,8 @@ class Gateway:
         self.retry_budget = RetryBudget(settings.retry_budget)
         self.tenants = Tenants()
         if settings.tenants_file is not None:
-            self.tenants.load(*read_tenants(settings.tenants_file))
-        self.rewriter = Rewriter(tenants_enabled=self.tenants.enabled)
+            self.tenants.load(*read_tenants(settings.tenants_file, settings.workers))
+        self.rewriter = Rewriter(keys_are_tenants=settings.tenants_file is not None)
         self.admission = Admission(self)
         self.access_log = access_log or AccessLog("off")
         self.decisions: deque[DecisionRecord] = deque(maxlen=settings.decisions_kept or None)

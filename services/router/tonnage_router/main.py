@@ -15,6 +15,7 @@ from tonnage_router.gateway import Gateway
 from tonnage_router.metrics import RouterMetrics
 from tonnage_router.service import run
 from tonnage_router.settings import RouterSettings
+from tonnage_router.workers import run_workers
 from tonnage_runtime.http_app import bind
 from tonnage_runtime.logging import configure_logging
 from tonnage_runtime.metrics import new_registry
@@ -36,17 +37,29 @@ def settings_from(environ: Mapping[str, str]) -> RouterSettings:
 
 
 def main() -> int:
-    """Run one router process; exit 2 on bad settings or a taken port, with one line."""
+    """Run the router; exit 2 on bad settings or a taken port, with one line."""
     try:
         settings = settings_from(os.environ)
-        configure_logging("router", settings.log_level)
+    except TonnageError as error:
+        return _complain(error)
+    return run_workers(settings, serve_one) if settings.workers > 1 else serve_one(settings)
+
+
+def _complain(error: TonnageError) -> int:
+    sys.stderr.write(f"tonnage router: {error}\n")
+    return 2
+
+
+def serve_one(settings: RouterSettings) -> int:
+    """One process: listen and run until told to stop."""
+    configure_logging("router", settings.log_level)
+    registry = new_registry()
+    try:
         data = bind(settings.host, settings.port, reuse_port=settings.workers > 1)
         admin = bind(settings.host, settings.admin_port)
-        registry = new_registry()
         gateway = Gateway(settings, RouterMetrics(registry), AccessLog(settings.access_log))
     except TonnageError as error:
-        sys.stderr.write(f"tonnage router: {error}\n")
-        return 2
+        return _complain(error)
     gc.freeze()  # modules and settings live as long as the process: collections skip them
     gc.set_threshold(10_000, 20, 50)  # a request leaves no cycles behind; fewer collections, shorter pauses
     uvloop.run(run(gateway, registry, data, admin))

@@ -31,16 +31,15 @@ class Prober:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._observed = Observations(gateway)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
 
     def follow(self) -> None:
         """Start probing new endpoints, stop probing gone ones."""
-        current = {endpoint.id: endpoint for endpoint in self._gateway.fleet}
-        for name in [n for n in self._tasks if n not in current]:
-            self._tasks.pop(name).cancel()
-        for name, endpoint in current.items():
-            if name not in self._tasks:
-                self._tasks[name] = asyncio.get_running_loop().create_task(self._watch(endpoint))
+        current = set(self._gateway.fleet)
+        for endpoint in [e for e in self._tasks if e not in current]:
+            self._tasks.pop(endpoint).cancel()
+        for endpoint in current.difference(self._tasks):
+            self._tasks[endpoint] = asyncio.get_running_loop().create_task(self._watch(endpoint))
 
     async def stop(self) -> None:
         """Stop all probing."""

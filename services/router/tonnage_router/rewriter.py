@@ -19,8 +19,8 @@ KEY_AND_ENCODING = frozenset({b"authorization", b"accept-encoding"})
 class Rewriter:
     """Edits by splices: bytes outside an edit are the client's."""
 
-    def __init__(self, *, tenants_enabled: bool) -> None:
-        self.tenants_enabled = tenants_enabled
+    def __init__(self, *, keys_are_tenants: bool) -> None:
+        self._keys_are_tenants = keys_are_tenants
 
     def prepare(self, exchange: "Exchange") -> None:
         """Edits that do not depend on the endpoint: usage is asked for, and an isolated tenant's salt is set."""
@@ -51,7 +51,7 @@ class Rewriter:
         """End-to-end headers. With tenants, their keys stay here and the endpoint's own key goes instead; compressed
         answers are not asked for where usage must be read."""
         incoming = exchange.incoming
-        if not self.tenants_enabled:
+        if not self._keys_are_tenants:
             return lines(incoming.headers, incoming.connection, NOTHING)
         counts = exchange.account is not None and exchange.account.spec.counts_tokens
         kept = lines(incoming.headers, incoming.connection, KEY_AND_ENCODING if counts else KEY)

@@ -4,10 +4,16 @@ import asyncio
 import signal
 import socket
 from contextlib import suppress
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from tonnage_router.adapters.endpoint_file import read_endpoints
+from tonnage_router.adapters.file_watch import FileWatch
+from tonnage_router.adapters.tenant_file import read_tenants
 from tonnage_router.app import build_app
+from tonnage_router.discovery import reconcile
+from tonnage_router.fleet import endpoint_id
 from tonnage_router.gateway import Gateway
 from tonnage_router.prober import Prober
 from tonnage_router.sweeper import Sweeper
@@ -24,6 +30,7 @@ class RouterService:
         self._sweeper = Sweeper(gateway)
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
+        self._owned: set[str] = set()
 
     async def start(self, sock: socket.socket) -> None:
         """Listen on `sock` and begin probing."""
@@ -31,6 +38,24 @@ class RouterService:
         self._server = await loop.create_server(lambda: ClientConnection(self.gateway), sock=sock)
         self.prober.follow()
         self._tasks.append(loop.create_task(self._sweeper.run()))
+        self._tasks += [loop.create_task(watch.run()) for watch in self._watches()]
+
+    def _watches(self) -> list[FileWatch]:
+        settings = self.gateway.settings
+        watches = []
+        if settings.endpoints_file is not None:
+            self._owned = {endpoint_id(spec) for spec in read_endpoints(settings.endpoints_file)}
+            watches.append(FileWatch(settings.endpoints_file, self._read_endpoints, settings.reload_interval_s))
+        if settings.tenants_file is not None:
+            watches.append(FileWatch(settings.tenants_file, self._read_tenants, settings.reload_interval_s))
+        return watches
+
+    def _read_endpoints(self, path: Path) -> None:
+        self._owned = reconcile(self.gateway, read_endpoints(path), self._owned)
+        self.prober.follow()
+
+    def _read_tenants(self, path: Path) -> None:
+        self.gateway.tenants.load(*read_tenants(path, self.gateway.settings.workers))
 
     async def drain(self) -> None:
         """Take no new connection; let running answers end, for the drain timeout at most."""

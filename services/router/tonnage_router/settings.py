@@ -93,6 +93,8 @@ class RouterSettings(Settings):
     """Between polls of an engine's /metrics; 0 turns them off."""
     metrics_stale_s: float = Field(default=10.0, gt=0)
     """Age at which an engine's measurement becomes unknown."""
+    reload_interval_s: float = Field(default=1.0, gt=0)
+    """Between looks at the endpoint and tenant files."""
     tenants_file: Path | None = None
     """YAML of tenants, read again when it changes; without it every request is served."""
     queue_ttl_s: float = Field(default=30.0, gt=0)

@@ -35,7 +35,7 @@ class Tenants:
             digests.update(dict.fromkeys(tenant.key_sha256, account))
         self.accounts, self._by_digest = accounts, digests
         self._default = accounts[default] if default is not None else None
-        self.enabled = bool(accounts)
+        self.enabled = True
 
     def identify(self, authorization: bytes | None) -> TenantAccount | None:
         """The account of a bearer key; the default tenant without a key; None for a key nobody has."""

@@ -36,8 +36,11 @@ class TenantFile(Settings):
     """Tenant of requests without a key; None: a key is required."""
 
 
-def read_tenants(path: Path) -> tuple[list[TenantKeys], str | None]:
-    """Tenants and the default's name; `SettingsError` names what is wrong."""
+def read_tenants(path: Path, processes: int = 1) -> tuple[list[TenantKeys], str | None]:
+    """Tenants and the default's name; `SettingsError` names what is wrong.
+
+    Each of several `processes` behind one port gets its share of every limit.
+    """
     document = read_yaml(path)
     if not isinstance(document, dict):
         raise SettingsError(f"{path}: a mapping with `tenants:` is expected")
@@ -48,10 +51,22 @@ def read_tenants(path: Path) -> tuple[list[TenantKeys], str | None]:
         raise SettingsError(f"{path}: tenant {twice} is listed twice")
     if file.default_tenant is not None and file.default_tenant not in names:
         raise SettingsError(f"{path}: default_tenant {file.default_tenant} is not among the tenants")
-    return [_keys(row) for row in file.tenants], file.default_tenant
+    return [_keys(row, processes) for row in file.tenants], file.default_tenant
 
 
-def _keys(row: TenantRow) -> TenantKeys:
-    fields = row.model_dump(exclude={"key_sha256"})
-    spec = TenantSpec(**{**fields, "models": tuple(row.models)})
+def _keys(row: TenantRow, processes: int) -> TenantKeys:
+    def share(limit: float | None) -> float | None:
+        return None if limit is None else limit / processes
+
+    held = row.concurrent_tokens
+    spec = TenantSpec(
+        name=row.name,
+        weight=row.weight,
+        priority=row.priority,
+        requests_per_s=share(row.requests_per_s),
+        tokens_per_min=share(row.tokens_per_min),
+        concurrent_tokens=None if held is None else max(1, held // processes),
+        models=tuple(row.models),
+        prefix_isolation=row.prefix_isolation,
+    )
     return TenantKeys(spec, (row.key_sha256,) if isinstance(row.key_sha256, str) else tuple(row.key_sha256))
