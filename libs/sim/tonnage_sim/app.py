@@ -29,6 +29,7 @@ from tonnage_sim.engine.build import EnginePlan, plan_engine
 from tonnage_sim.engine.clock import EngineClock
 from tonnage_sim.engine.loop import EngineLoop
 from tonnage_sim.engine.observer import Observer
+from tonnage_sim.engine.outbox import Outbox
 from tonnage_sim.engine.output import LengthDraw
 from tonnage_sim.errors import ApiError, PlainError
 from tonnage_sim.faults import Faults
@@ -153,7 +154,7 @@ def build_app(settings: SimSettings, ports: Ports) -> Simulator:
     )
     observer = Observer(metrics)
     clock = EngineClock(ports.clock, settings.time_scale)
-    loop = EngineLoop(plan.make, clock, observer)
+    loop = EngineLoop(plan.make, clock, observer, Outbox(settings.flush_interval_ms / 1e3))
     service = _service(settings, plan, names, clock, loop, Faults(ports.clock))
     basic = Basic(service, ports.registry, observer)
     simulator = Simulator(service, plan, metrics, basic, ports)

@@ -74,5 +74,7 @@ class SimSettings(Settings):
     """Log-standard deviation of that length."""
     step_jitter: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share by which step times vary either way."""
+    flush_interval_ms: Annotated[float, Field(ge=0, le=1000)] = 2.0
+    """Wall milliseconds that a stream's tokens between the first and the last may wait, to share a write."""
     drain_timeout_s: Annotated[float, Field(ge=0)] = 10.0
     """Wall seconds that requests in progress get to end after SIGTERM."""

@@ -102,7 +102,9 @@ class Chat:
         def usage(samples: Sequence[Sample], cached: int | None) -> Usage:
             return self._usage(look, samples, cached)
 
-        stream = Stream(exchange, self._service.faults, usage if look.include_usage else None)
+        stream = Stream(
+            exchange, self._service.loop.outbox, self._service.faults, usage if look.include_usage else None
+        )
         prepared = generator.prepare([ask], stream)
         samples = [sample for _, sample in prepared]
         generator.submit(prepared)

@@ -25,9 +25,9 @@ class Collect:
         self._abort = abort
         self._exchange.on_disconnect = abort
 
-    def tokens(self, sample: Sample, first: int, last: int) -> None:
-        """Tokens `first` to `last - 1` of `sample` came out."""
-        self._produced += last - first
+    def tokens(self, sample: Sample, count: int) -> None:
+        """`count` more tokens of `sample` came out."""
+        self._produced += count
         cut_after = self._faults.cut_after
         if cut_after is not None and self._produced >= cut_after:
             self._abort()

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from tonnage_sim.api.chunks import DONE
 from tonnage_sim.api.usage import Usage
+from tonnage_sim.engine.outbox import Outbox
 from tonnage_sim.engine.sample import Sample
 from tonnage_sim.faults import Faults
 from tonnage_sim.http1.exchange import Exchange
@@ -38,17 +39,18 @@ class Stream:
     def __init__(
         self,
         exchange: Exchange,
+        outbox: Outbox,
         faults: Faults,
         final_usage: Callable[[Sequence[Sample], int | None], Usage] | None,
     ) -> None:
         """`final_usage` makes the last chunk's usage from the samples and the first one's cached tokens."""
         self._exchange = exchange
+        self._outbox = outbox
         self._faults = faults
         self._final_usage = final_usage
         self._samples: list[Sample] = []
-        self._sent: dict[Sample, int] = {}
+        self._sent: list[int] = []
         self._ended: dict[Sample, str] = {}
-        self._produced = 0
         self._opened = False
         self._first_cached: int | None = None
 
@@ -56,61 +58,63 @@ class Stream:
         """Send the head; `abort` drops the samples when the client goes away."""
         self._chunks = chunks
         self._samples = list(samples)
-        self._sent = dict.fromkeys(samples, 0)
+        self._sent = [0] * len(samples)
         self._abort = abort
         self._exchange.on_disconnect = abort
-        self._exchange.on_resume = self._resume
+        self._exchange.on_resume = self.flush
         self._exchange.start_stream(EVENT_STREAM)
 
-    def tokens(self, sample: Sample, first: int, last: int) -> None:
-        """Tokens `first` to `last - 1` of `sample` came out."""
-        if not self._opened:
-            self._open(sample)
-        self._produced += last - first
-        if not self._exchange.paused:
-            self._send(sample, last)
+    def tokens(self, sample: Sample, count: int) -> None:
+        """`count` more tokens of `sample` came out."""
+        last = sample.produced == len(sample.output.token_ids)
+        self._outbox.add(self, urgent=last or not self._opened)
         cut_after = self._faults.cut_after
-        if cut_after is not None and self._produced >= cut_after:
-            self._abort()
-            self._exchange.cut()
+        if cut_after is not None:
+            self._cut(cut_after)
 
     def ended(self, sample: Sample, reason: str) -> None:
         """`sample` will say no more."""
-        if not self._opened:
-            self._open(sample)
         self._ended[sample] = reason
-        if not self._exchange.paused:
-            self._finish()
+        self._outbox.add(self, urgent=True)
 
-    def _open(self, sample: Sample) -> None:
-        self._opened = True
-        self._first_cached = sample.cached_tokens
-        self._exchange.write(self._chunks.opening(sample))
-
-    def _send(self, sample: Sample, last: int) -> None:
-        token = self._chunks.token
-        sent = self._sent[sample]
-        self._sent[sample] = last
-        if last - sent == 1:
-            self._exchange.write(token(sample, sent))
-        elif last > sent:
-            self._exchange.write(b"".join(token(sample, index) for index in range(sent, last)))
-
-    def _resume(self) -> None:
-        for sample in self._samples:
-            self._send(sample, sample.produced)
-        self._finish()
-
-    def _finish(self) -> None:
-        if len(self._ended) < len(self._samples) or self._exchange.done:
+    def flush(self) -> None:
+        """Write what came out since the last time, unless the client does not read."""
+        if self._exchange.paused or self._exchange.done:
             return
-        tail = [
+        token, sent = self._chunks.token, self._sent
+        frames = [] if self._opened else [self._open()]
+        for sample in self._samples:
+            first, last = sent[sample.index], sample.produced
+            if first < last:
+                sent[sample.index] = last
+                frames += [token(sample, index) for index in range(first, last)]
+        done = len(self._ended) == len(self._samples)
+        if done:
+            frames += self._closing()
+        self._exchange.write(b"".join(frames))
+        if done:
+            self._exchange.end_stream()
+
+    def _open(self) -> bytes:
+        first = next((sample for sample in self._samples if sample.produced), self._samples[0])
+        self._opened = True
+        self._first_cached = first.cached_tokens
+        return self._chunks.opening(first)
+
+    def _cut(self, cut_after: int) -> None:
+        produced = sum(sample.produced for sample in self._samples)
+        if produced >= cut_after:
+            self.flush()
+            self._abort()
+            self._exchange.cut()
+
+    def _closing(self) -> list[bytes]:
+        frames = [
             self._chunks.cut_short(sample, reason)
             for sample, reason in self._ended.items()
             if sample.produced < len(sample.output.token_ids)
         ]
         if self._final_usage is not None:
-            tail.append(self._chunks.usage(self._final_usage(self._samples, self._first_cached)))
-        tail.append(self._exchange.chunk(DONE))
-        self._exchange.write(b"".join(tail))
-        self._exchange.end_stream()
+            frames.append(self._chunks.usage(self._final_usage(self._samples, self._first_cached)))
+        frames.append(self._exchange.chunk(DONE))
+        return frames

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable
 
 from tonnage_core.engine.engine import Engine
 from tonnage_core.engine.types import EngineRequest, EngineStats, RowResult, StepResult
 from tonnage_sim.engine.clock import EngineClock
 from tonnage_sim.engine.observer import Observer
+from tonnage_sim.engine.outbox import Outbox
 from tonnage_sim.engine.sample import Sample
 
 logger = logging.getLogger(__name__)
@@ -23,11 +25,14 @@ class EngineLoop:
     too slow for the scale, `lag_s` says by how much the engine is behind.
     """
 
-    def __init__(self, make_engine: Callable[[], Engine], clock: EngineClock, observer: Observer) -> None:
+    def __init__(
+        self, make_engine: Callable[[], Engine], clock: EngineClock, observer: Observer, outbox: Outbox
+    ) -> None:
         self._make_engine = make_engine
         self._engine = make_engine()
         self._clock = clock
         self._observer = observer
+        self.outbox = outbox
         self._samples: dict[str, Sample] = {}
         self._wake: asyncio.Future[None] | None = None
         self._held = False
@@ -88,6 +93,7 @@ class EngineLoop:
             sample.first_token_s = sample.first_token_s or now
             self._observer.finished(sample, reason)
             sample.sink.ended(sample, reason)
+        self.outbox.send_urgent()
         self._settle()
 
     def hold(self, held: bool) -> None:
@@ -122,9 +128,11 @@ class EngineLoop:
             result = None if self._held else self._next_step()
             if result is None:
                 turns = 0
+                self._send(math.inf)
                 await self._sleep_until_woken()
                 continue
             delay_s = self._clock.wall_until(result.end_s)
+            self._send(delay_s)
             if delay_s > 0:
                 turns = 0
                 await asyncio.sleep(delay_s)
@@ -133,6 +141,10 @@ class EngineLoop:
             await self._thaw()
             self.lag_s = max(0.0, self._clock.now() - result.end_s)
             self._deliver(result)
+
+    def _send(self, delay_s: float) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self.outbox.send(now_s, now_s + delay_s)
 
     async def _thaw(self) -> None:
         if not self._going.is_set():
@@ -158,29 +170,35 @@ class EngineLoop:
             self._wake.set_result(None)
 
     def _deliver(self, result: StepResult) -> None:
+        samples, observer, end_s = self._samples, self._observer, result.end_s
         for row in result.rows:
-            sample = self._samples.get(row.request_id)
-            if sample is not None:
-                self._deliver_row(sample, row, result)
-        self._observer.step()
+            sample = samples.get(row.request_id)
+            if sample is None:
+                continue
+            if row.first_scheduled or row.preempted:
+                self._note_schedule(sample, row, result.start_s)
+            count = len(row.new_tokens)
+            if count:
+                sample.produced += count
+                observer.tokens(sample, count, end_s)
+                sample.sink.tokens(sample, count)
+            if row.finished:
+                self._finish(sample)
+        observer.step(end_s)
+        self.outbox.send_urgent()
         self._settle()
 
-    def _deliver_row(self, sample: Sample, row: RowResult, result: StepResult) -> None:
+    def _note_schedule(self, sample: Sample, row: RowResult, start_s: float) -> None:
         if row.first_scheduled:
-            self._observer.scheduled(sample, row, result.start_s)
+            self._observer.scheduled(sample, row, start_s)
         if row.preempted:
             self._observer.preempted(sample)
-        count = len(row.new_tokens)
-        if count:
-            first = sample.produced
-            sample.produced = first + count
-            self._observer.tokens(sample, count, result.end_s)
-            sample.sink.tokens(sample, first, first + count)
-        if row.finished:
+
+    def _finish(self, sample: Sample) -> None:
+        if self._samples.pop(sample.request_id, None) is not None:
             reason = sample.output.finish_reason
-            if self._samples.pop(sample.request_id, None) is not None:
-                self._observer.finished(sample, reason)
-                sample.sink.ended(sample, reason)
+            self._observer.finished(sample, reason)
+            sample.sink.ended(sample, reason)
 
     def _settle(self) -> None:
         if not self._samples:

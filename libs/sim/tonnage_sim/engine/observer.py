@@ -12,8 +12,13 @@ class Observer:
 
     def __init__(self, metrics: SimMetrics) -> None:
         self._metrics = metrics
+        self._last_end_s = 0.0
+        self._usual_gaps = 0
+        """Tokens of this step whose sample had one in the last step too."""
         self._gaps: Counter[float] = Counter()
-        self._step_tokens = 0
+        """The other gaps."""
+        self._generated = 0
+        self._prefilled = 0
 
     def scheduled(self, sample: Sample, row: RowResult, start_s: float) -> None:
         """A sample runs for the first time: its prompt has been looked up in the cache."""
@@ -30,22 +35,27 @@ class Observer:
 
     def tokens(self, sample: Sample, count: int, end_s: float) -> None:
         """`count` tokens of `sample` came out at `end_s`."""
-        metrics = self._metrics
-        metrics.generation_tokens.value += count
-        self._step_tokens += count
+        self._generated += count
         if sample.produced == count:
             self._first_token(sample, end_s)
+        elif sample.last_token_s == self._last_end_s:
+            self._usual_gaps += 1
         else:
             self._gaps[end_s - sample.last_token_s] += 1
         sample.last_token_s = end_s
 
-    def step(self) -> None:
-        """All rows of a step have been told."""
+    def step(self, end_s: float) -> None:
+        """All rows of the step that ended at `end_s` have been told."""
+        metrics = self._metrics
+        if self._usual_gaps:
+            metrics.itl.observe(end_s - self._last_end_s, self._usual_gaps)
         for gap, times in self._gaps.items():
-            self._metrics.itl.observe(gap, times)
+            metrics.itl.observe(gap, times)
         self._gaps.clear()
-        self._metrics.step_tokens.observe(self._step_tokens)
-        self._step_tokens = 0
+        metrics.generation_tokens.inc(self._generated)
+        metrics.step_tokens.observe(self._generated + self._prefilled)
+        self._generated = self._prefilled = self._usual_gaps = 0
+        self._last_end_s = end_s
 
     def finished(self, sample: Sample, reason: str) -> None:
         """A sample ended; one that its client gave up is not told, as in vLLM."""
@@ -85,7 +95,7 @@ class Observer:
         metrics.cached_tokens.inc(cached)
         metrics.prompt_by_source["local_cache_hit"].inc(cached)
         metrics.prompt_by_source["local_compute"].inc(sample.prompt_tokens - cached)
-        self._step_tokens += sample.prompt_tokens - cached
+        self._prefilled += sample.prompt_tokens - cached
 
     def _family_finished(self, sample: Sample) -> None:
         parent = sample.parent

@@ -9,8 +9,8 @@ from tonnage_sim.engine.output import Output
 class Sink(Protocol):
     """Where the samples of one HTTP request go."""
 
-    def tokens(self, sample: "Sample", first: int, last: int) -> None:
-        """Tokens `first` to `last - 1` of `sample` came out."""
+    def tokens(self, sample: "Sample", count: int) -> None:
+        """`count` more tokens of `sample` came out; `sample.produced` counts them already."""
         ...
 
     def ended(self, sample: "Sample", reason: str) -> None:

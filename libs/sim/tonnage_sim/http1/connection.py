@@ -32,6 +32,8 @@ class Connection(asyncio.Protocol):
         self._body_bytes = 0
         self._header_bytes = 0
         self._refused: Response | None = None
+        self._ending = False
+        """Nothing is read any more; close when all is answered."""
         self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport
@@ -54,12 +56,12 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse; anything that is not HTTP is answered with 400 and closed."""
-        if self._refused is not None:
+        if self._refused is not None or self._ending:
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(Response(400, b"Upgrade is not supported.", "text/plain; charset=utf-8"))
+        except httptools.HttpParserUpgrade:  # answered as a usual request, which it may be; what follows it is not HTTP
+            self._ending = True
         except httptools.HttpParserError:
             self._refuse(self._refused or Response(400, b"Invalid HTTP request received.", "text/plain; charset=utf-8"))
 
@@ -165,7 +167,7 @@ class Connection(asyncio.Protocol):
     def _answered(self, exchange: Exchange) -> None:
         self._exchange = None
         self._task = None
-        if not exchange.keep_alive:
+        if not exchange.keep_alive or (self._ending and not self._waiting):
             self._transport.close()
         elif self._waiting:
             self._next()

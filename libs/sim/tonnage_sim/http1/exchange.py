@@ -99,8 +99,9 @@ class Exchange:
         self._finish()
 
     def cut(self) -> None:
-        """Break the connection off in the middle of the answer, as a dying server does."""
-        self._transport.abort()
+        """Break off in the middle of the answer, as the kernel does for a dead server: what is written still goes."""
+        self.closed = True
+        self._transport.close()
 
     def disconnected(self) -> None:
         """Called by the connection when the client has gone."""
