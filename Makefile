@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --disable-pip-version-check -q -c constraints.txt
 TRACE ?= samples/mooncake_sample.jsonl
 UP_ARGS ?= --replay $(TRACE) --limit 200 --speed 10
 
-.PHONY: help up test lint bench e2e-vllm clean
+.PHONY: help up test lint bench e2e-vllm constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -28,6 +28,12 @@ bench: $(VENV)/.dev ## short versions of the benchmarks; see benchmarks/README.m
 
 e2e-vllm: $(VENV)/.dev ## the product before real engines: make e2e-vllm ENGINES="http://127.0.0.1:8101 http://127.0.0.1:8102"
 	TONNAGE_E2E_ENGINES="$(ENGINES)" $(BIN)/python -m pytest -m e2e tests/e2e -s $(PYTEST_ARGS)
+
+constraints: ## pin anew what a fresh environment with every extra resolves to
+	rm -rf $(VENV)-pins && $(PYTHON) -m venv $(VENV)-pins
+	$(VENV)-pins/bin/pip install --disable-pip-version-check -q -e '.[local,kube,dev,torch]'
+	$(VENV)-pins/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' > constraints.txt
+	rm -rf $(VENV)-pins
 
 clean: ## remove the environment and what tools left behind
 	rm -rf $(VENV) .tonnage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

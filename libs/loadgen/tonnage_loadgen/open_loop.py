@@ -24,6 +24,9 @@ LEAD_S = 0.1
 SWEEP_S = 0.25
 """How often timeouts are looked for and progress is told."""
 
+TICK_S = 0.001
+"""The shortest sleep: libuv's timers are whole milliseconds, and one rounded to zero would spin."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -112,7 +115,7 @@ class OpenLoop:
             exchange = exchanges[self._next]
             now = perf_counter()
             if exchange.intended > now:
-                self._loop.call_later(exchange.intended - now, self._pump)
+                self._loop.call_later(max(TICK_S, exchange.intended - now), self._pump)
                 return
             exchange.dispatched = now
             request, self._next = self._prepared, self._next + 1

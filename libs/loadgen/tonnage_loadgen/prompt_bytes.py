@@ -6,9 +6,10 @@ from itertools import accumulate
 
 import orjson
 
-from tonnage_core.engine_text import decode
+from tonnage_core.engine_text import WORD_BASE, decode
 from tonnage_core.trace_prompts import Vocabulary, filler_start, words
 from tonnage_core.traces import TraceRequest
+from tonnage_loadgen.target import Target
 
 WORD_BYTES = 6
 PromptWriter = Callable[[TraceRequest], bytes]
@@ -16,42 +17,42 @@ PromptWriter = Callable[[TraceRequest], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class RequestTemplate:
-    """What each request has in common; `write` gives the whole HTTP request."""
+class RequestFields:
+    """What every request of a run has in common beside its path."""
 
-    path: str
-    authority: str
     model: str
-    prompt: PromptWriter
     ignore_eos: bool = True
-    headers: tuple[tuple[str, str], ...] = ()
     cache_salt: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
     request_id_prefix: str = "tonnage"
+
+
+class RequestTemplate:
+    """Whole HTTP requests from trace requests: the fixed parts are encoded once."""
+
+    def __init__(self, target: Target, prompt: PromptWriter, fields: RequestFields) -> None:
+        lines = [
+            f"POST {target.prefix}/v1/completions HTTP/1.1",
+            f"host: {target.authority}",
+            "content-type: application/json",
+            *(f"{name}: {value}" for name, value in fields.headers),
+            f"x-request-id: {fields.request_id_prefix}-",
+        ]
+        self._head = "\r\n".join(lines).encode("latin-1")
+        self._before = b'{"model":' + orjson.dumps(fields.model) + b',"prompt":'
+        after = b',"temperature":0,"stream":true,"stream_options":{"include_usage":true}'
+        after += b',"ignore_eos":true' if fields.ignore_eos else b""
+        after += b"" if fields.cache_salt is None else b',"cache_salt":' + orjson.dumps(fields.cache_salt)
+        self._after = after + b"}"
+        self._prompt = prompt
 
     def write(self, request: TraceRequest) -> bytes:
         """Head and body of a streaming completion of exactly `output_length` tokens."""
-        body = b"".join(
-            (
-                b'{"model":',
-                orjson.dumps(self.model),
-                b',"prompt":',
-                self.prompt(request),
-                b',"max_tokens":%d,"temperature":0,"stream":true,"stream_options":{"include_usage":true}'
-                % request.output_length,
-                b',"ignore_eos":true' if self.ignore_eos else b"",
-                b"" if self.cache_salt is None else b',"cache_salt":' + orjson.dumps(self.cache_salt),
-                b"}",
-            )
-        )
-        lines = [
-            f"POST {self.path} HTTP/1.1",
-            f"host: {self.authority}",
-            "content-type: application/json",
-            f"content-length: {len(body)}",
-            f"x-request-id: {self.request_id_prefix}-{request.index}",
-            *(f"{name}: {value}" for name, value in self.headers),
-        ]
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
+        prompt = self._prompt(request)
+        limit = b',"max_tokens":%d' % request.output_length
+        length = len(self._before) + len(prompt) + len(limit) + len(self._after)
+        rest = b"%d\r\ncontent-length: %d\r\n\r\n" % (request.index, length)
+        return b"".join((self._head, rest, self._before, prompt, limit, self._after))
 
 
 class TextPrompts:
@@ -64,6 +65,7 @@ class TextPrompts:
         self._scale = words_per_token
         self._vocabulary = words()
         self._filler = decode(self._vocabulary.filler).encode("ascii")
+        self._words = decode(self._vocabulary.ids).encode("ascii")
 
     def __call__(self, request: TraceRequest) -> bytes:
         """The prompt as a JSON string; words need no escapes."""
@@ -80,7 +82,9 @@ class TextPrompts:
     def _block(self, hash_id: int, count: int) -> bytes:
         head = self._vocabulary.head(hash_id)[:count]
         start = filler_start(hash_id) * WORD_BYTES
-        return decode(head).encode("ascii") + self._filler[start : start + (count - len(head)) * WORD_BYTES]
+        spots = [(token - WORD_BASE) * WORD_BYTES for token in head]
+        spelled = b"".join([self._words[spot : spot + WORD_BYTES] for spot in spots])
+        return spelled + self._filler[start : start + (count - len(head)) * WORD_BYTES]
 
 
 class TokenPrompts:

@@ -7,7 +7,7 @@ from tonnage_core.slo import RequestRecord
 from tonnage_core.traces import TraceRequest, truncated
 from tonnage_loadgen.discover import Headers, Served, served_model, usable_vocabulary, words_per_token
 from tonnage_loadgen.open_loop import Load, OnProgress, OpenLoop, Progress
-from tonnage_loadgen.prompt_bytes import PromptWriter, RequestTemplate, TextPrompts, TokenPrompts
+from tonnage_loadgen.prompt_bytes import PromptWriter, RequestFields, RequestTemplate, TextPrompts, TokenPrompts
 from tonnage_loadgen.records import error_text, record_of
 from tonnage_loadgen.target import Target, parse_target
 
@@ -77,16 +77,10 @@ async def replay(
     served = await served_model(target, options.model, options.headers)
     prompt, scale = await _prompt_writer(target, served, options)
     chosen, adjusted = adjust(requests, options, served.max_model_len, exact=scale == 1.0)
-    template = RequestTemplate(
-        path=f"{target.prefix}/v1/completions",
-        authority=target.authority,
-        model=served.model,
-        prompt=prompt,
-        ignore_eos=options.ignore_eos,
-        headers=options.headers,
-        cache_salt=options.cache_salt,
-        request_id_prefix=f"tonnage-{options.seed}",
+    fields = RequestFields(
+        served.model, options.ignore_eos, options.cache_salt, options.headers, f"tonnage-{options.seed}"
     )
+    template = RequestTemplate(target, prompt, fields)
     load = await OpenLoop(
         target,
         [request.arrival_s / options.speed for request in chosen],

@@ -1,8 +1,8 @@
 """Server-sent events of a completion stream, read at the lowest cost a token: bytes are searched, not parsed.
 
-The usual event, one line `data: {... "choices":[{ ...}`, is recognised by two byte searches. JSON has no raw newline,
-and a quote inside a string is escaped, so neither search can be fooled by generated text. Everything else (other
-spacing, `[DONE]`, usage, errors, comments, CRLF line ends, several data lines) takes the careful way.
+The usual events, one line `data: {... "choices":[{ ...}`, usage alike and `[DONE]`, are recognised by byte searches.
+JSON has no raw newline, and a quote inside a string is escaped, so no search can be fooled by generated text. What is
+not usual (other spacing, errors, comments, CRLF line ends, several data lines) takes the careful way.
 """
 
 from array import array
@@ -12,6 +12,8 @@ import orjson
 
 _USUAL_START = b"data: {"
 _USUAL_CHOICE = b'"choices":[{'
+_USUAL_USAGE = b'"choices":[],"usage":{'
+_USUAL_DONE = b"data: [DONE]"
 
 
 class CompletionStream:
@@ -35,16 +37,19 @@ class CompletionStream:
         """Take body bytes that arrived at `now` (seconds)."""
         if self._tail:
             data = self._tail + data
+        held = b""
         if b"\r" in data:
             data, held = _unix_lines(data)
-        else:
-            held = b""
-        *events, tail = data.split(b"\n\n")
-        self._tail = tail + held
+        events = data.split(b"\n\n")
+        self._tail = events.pop() + held
         for event in events:
-            if event.startswith(_USUAL_START) and _USUAL_CHOICE in event:
+            if _USUAL_CHOICE in event and event.startswith(_USUAL_START):
                 self.times.append(now)
                 self.last_event = event
+            elif event == _USUAL_DONE:
+                self.done = True
+            elif _USUAL_USAGE in event and event.startswith(_USUAL_START):
+                self.usage_event = event
             else:
                 self._careful(event, now)
 

@@ -7,7 +7,8 @@ from tests.unit.loadgen.conftest import request
 from tonnage_core.engine_text import decode
 from tonnage_core.trace_prompts import Vocabulary
 from tonnage_core.traces import TraceRequest, prompt_token_ids
-from tonnage_loadgen.prompt_bytes import RequestTemplate, TextPrompts, TokenPrompts
+from tonnage_loadgen.prompt_bytes import RequestFields, RequestTemplate, TextPrompts, TokenPrompts
+from tonnage_loadgen.target import parse_target
 
 REQUESTS = [
     request(prompt=1),
@@ -38,7 +39,8 @@ def test_text_for_another_tokenizer_has_fewer_words_and_keeps_shared_prefixes() 
 
 
 def test_the_head_carries_length_headers_and_request_id() -> None:
-    template = RequestTemplate("/p/v1/completions", "[::1]:80", 'm"x', TextPrompts(), headers=(("authorization", "k"),))
+    fields = RequestFields('m"x', headers=(("authorization", "k"),))
+    template = RequestTemplate(parse_target("http://[::1]/p/v1"), TextPrompts(), fields)
     head, _, body = template.write(request(7)).partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     assert lines[0] == b"POST /p/v1/completions HTTP/1.1"
