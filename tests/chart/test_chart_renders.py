@@ -170,7 +170,7 @@ def test_the_admin_port_is_never_on_the_public_service() -> None:
     assert [p["targetPort"] for o in public for p in o["spec"]["ports"]] == ["http"]
 
 
-@pytest.mark.parametrize("shape", ["default", "minimal"])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_containers_are_hardened(shape: str) -> None:
     for spec in pod_specs(render(ci_values(shape))).values():
         assert spec["automountServiceAccountToken"] is False
@@ -193,15 +193,27 @@ def test_the_only_root_by_default_is_the_cache_folders_chown() -> None:
     assert "initContainers" not in without["coldstart"]
 
 
-def test_agent_exceptions_follow_their_values() -> None:
-    def agent(**values: bool) -> Object:
-        spec: Object = pod_specs(render({"agent": values}))["agent"]
-        return spec
+def test_no_pod_gets_variables_from_the_clusters_services() -> None:
+    """A Service of release `tonnage` would set TONNAGE_ROUTER_SERVICE_HOST, which the router refuses as unknown."""
+    assert {spec["enableServiceLinks"] for spec in pod_specs(render(ci_values("full"))).values()} == {False}
 
-    rooted = agent(podResources=True)["containers"][0]["securityContext"]
-    assert (rooted["runAsUser"], rooted["capabilities"]) == (0, {"drop": ["ALL"]})
-    assert agent(kernelLog=True)["containers"][0]["securityContext"]["privileged"] is True
-    assert not any("hostPath" in volume for volume in agent()["volumes"])
+
+def test_folders_of_the_node_are_mounted_only_where_a_value_names_one() -> None:
+    def folders(values: Object) -> set[str]:
+        specs = pod_specs(render(values)).values()
+        return {volume["hostPath"]["path"] for spec in specs for volume in spec["volumes"] if "hostPath" in volume}
+
+    assert folders({}) == {"/var/lib/tonnage/cache"}
+    assert folders({"coldstart": {"cache": {"hostPath": ""}}}) == set()
+    both = {"agent": {"stateHostPath": "/a"}, "coldstart": {"cache": {"hostPath": "/c"}}}
+    assert folders(both) == {"/a", "/c"}
+
+
+def test_nothing_has_a_role_or_a_token_since_nothing_calls_the_kubernetes_api() -> None:
+    objects = render(ci_values("full"))
+    assert [o["kind"] for o in objects if "Role" in o["kind"]] == []
+    assert all(o["automountServiceAccountToken"] is False for o in objects if o["kind"] == "ServiceAccount")
+    assert all(spec["automountServiceAccountToken"] is False for spec in pod_specs(objects).values())
 
 
 def test_a_planner_policy_change_restarts_it_and_an_endpoint_change_does_not() -> None:
@@ -228,8 +240,7 @@ def test_every_object_has_the_recommended_labels_and_the_namespace() -> None:
         labels = one["metadata"]["labels"]
         assert labels["app.kubernetes.io/part-of"] == "tonnage"
         assert labels["team"] == "inference"
-        clustered = one["kind"].startswith("Cluster")
-        assert one["metadata"].get("namespace") == (None if clustered else "fleet")
+        assert one["metadata"]["namespace"] == "fleet"
 
 
 def test_selectors_hold_no_version() -> None:
