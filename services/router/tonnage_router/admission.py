@@ -53,7 +53,7 @@ class Admission:
             exchange.dispatch()
             return
         settings = self._gateway.settings
-        if not self._gateway.scheduler.eligible(model) and model not in settings.scale_from_zero:
+        if not self._gateway.eligible(model) and model not in settings.scale_from_zero:
             exchange.dispatch()  # finds nobody and says so
             return
         if self._too_long(pool, model, exchange):
@@ -80,7 +80,7 @@ class Admission:
     def _too_long(self, pool: Pool, model: str, exchange: "Exchange") -> bool:
         """Whether the predicted wait exceeds the time to live; a tenant's own share may be shorter, so only for one
         that has no tenants to be fair to."""
-        if exchange.account is not None or pool.drain.rate <= 0 or not self._gateway.scheduler.eligible(model):
+        if exchange.account is not None or pool.drain.rate <= 0 or not self._gateway.eligible(model):
             return False
         wait = (pool.queue.waiting_cost + exchange.prompt_tokens) / pool.drain.rate
         return wait > self._gateway.settings.queue_ttl_s
@@ -88,7 +88,7 @@ class Admission:
     def _refuse(self, pool: Pool, exchange: "Exchange", why: str) -> None:
         model = exchange.facts.model
         assert model is not None
-        if not self._gateway.scheduler.eligible(model):
+        if not self._gateway.eligible(model):
             exchange.fail(503, f"no endpoint serves model {model!r} now; try again later", "no_endpoint", 5)
             return
         wait = pool.drain.retry_after_s(pool.queue.waiting_cost, self._gateway.settings.queue_ttl_s)
@@ -98,7 +98,7 @@ class Admission:
         """Whether some endpoint that takes the model is under its limits."""
         settings = self._gateway.settings
         tokens, requests = settings.endpoint_prefill_tokens, settings.endpoint_requests
-        for candidate in self._gateway.scheduler.eligible(model):
+        for candidate in self._gateway.eligible(model):
             if candidate.prefill_tokens < tokens and candidate.requests < requests and candidate.pressure < 1.0:
                 return True
         return False

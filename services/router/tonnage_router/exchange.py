@@ -130,11 +130,26 @@ class Exchange:
             return
         self.decision, self.reservation, self.endpoint = found
         self.attempt += 1
-        connection = self.endpoint.pool.take()
+        if self.gateway.lora.specs:
+            self.endpoint.residency.begin_use(str(self.facts.model))
+        if self.gateway.lora.ready(self, self.endpoint):
+            self._connect(self.endpoint)
+
+    def _connect(self, endpoint: "Endpoint") -> None:
+        connection = endpoint.pool.take()
         if connection is not None:
             self.connected(connection)
         else:
-            self.endpoint.pool.connect(self)
+            endpoint.pool.connect(self)
+
+    def adapter_ready(self) -> None:
+        """The adapter this request needs is loaded on its endpoint."""
+        assert self.endpoint is not None
+        self._connect(self.endpoint)
+
+    def adapter_failed(self) -> None:
+        """The adapter could not be loaded on the chosen endpoint."""
+        self._attempt_failed("adapter")
 
     def connected(self, connection: "UpstreamConnection") -> None:
         """A connection to the chosen endpoint is there: send."""
@@ -290,7 +305,9 @@ class Exchange:
         endpoint, reservation = self.endpoint, self.reservation
         assert endpoint is not None and reservation is not None
         self.upstream = None
+        self._leave()
         reservation.release()
+        self.reservation = None
         self.tried = {*self.tried, endpoint.id}
         self.failures = [*(self.failures or ()), failure]
         self._stale_retried = False
@@ -359,6 +376,11 @@ class Exchange:
         self._end(code)
         self.client.next_request(self._keep_alive)
 
+    def _leave(self) -> None:
+        """This attempt no longer uses its endpoint."""
+        if self.endpoint is not None and self.gateway.lora.specs:
+            self.endpoint.residency.end_use(str(self.facts.model))
+
     def _end(self, outcome: str) -> None:
         if self.ended:
             return
@@ -366,6 +388,7 @@ class Exchange:
         if self._tap is not None:
             self.usage = self._tap.usage()
         if self.reservation is not None:
+            self._leave()
             self.reservation.release()
         self._release_body()
         self.gateway.active.discard(self)

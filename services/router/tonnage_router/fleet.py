@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tonnage_core.scheduling import Candidate, Scheduler
+from tonnage_core.scheduling.residency import Residency
 from tonnage_router.settings import EndpointSpec, RouterSettings
 from tonnage_router.wire.pool import UpstreamPool
 from tonnage_runtime.errors import SettingsError
@@ -54,6 +55,7 @@ class Endpoint:
         """Entries of the engine's /v1/models."""
         self.metrics_at: float | None = None
         """Monotonic time of the last good metrics poll."""
+        self.residency = Residency()
         self.requests = 0
         self.failures = 0
         self.prefill_tokens_per_s = FIRST_PACE

@@ -5,6 +5,7 @@ import math
 import random
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tonnage_core.flow_control.breaker import Breaker
@@ -13,13 +14,11 @@ from tonnage_core.flow_control.tenants import Grant, TenantAccount
 from tonnage_core.prefix_index.block_hash import hash_bytes, seed_hash
 from tonnage_core.prefix_index.token_estimate import BytesPerToken
 from tonnage_core.scheduling import (
-    POLICIES,
+    Candidate,
     Decision,
-    Profile,
     Reservation,
     Scheduler,
     SchedulingRequest,
-    make_profile,
 )
 from tonnage_router.access_log import AccessLog
 from tonnage_router.adapters.tenant_file import read_tenants
@@ -29,8 +28,10 @@ from tonnage_router.decisions import DecisionRecord
 from tonnage_router.errors import BadBodyError
 from tonnage_router.exchange import Exchange
 from tonnage_router.fleet import Endpoint, Fleet
+from tonnage_router.lora import LoraLoader
 from tonnage_router.metrics import RouterMetrics
 from tonnage_router.models import ModelList
+from tonnage_router.profiles import profile_of
 from tonnage_router.rewriter import Rewriter
 from tonnage_router.settings import EndpointSpec, RouterSettings
 from tonnage_router.tenants import Tenants
@@ -48,17 +49,6 @@ OUTPUT_TOKENS = 256
 """Answer length assumed for the load of a request that sets no limit."""
 
 
-def profile_of(settings: RouterSettings) -> Profile:
-    """The profile that `settings.policy` names: one of the settings' own, or a built-in."""
-    for name, spec in settings.profiles.items():
-        if name == settings.policy:
-            return make_profile(name, spec.filters, spec.scorers, spec.picker)
-    known = [*settings.profiles, *POLICIES]
-    if settings.policy not in POLICIES:
-        raise BadBodyError(f"policy {settings.policy!r} is not known; known: {', '.join(known)}", "policy")
-    return POLICIES[settings.policy]
-
-
 class Gateway:
     """State shared by all connections of one process."""
 
@@ -69,7 +59,7 @@ class Gateway:
         self.profile = profile_of(settings)
         self.scheduler = Scheduler(self.profile, random.Random(settings.seed))
         self.fleet = Fleet(settings, self.scheduler)
-        self.models = ModelList(self.fleet)
+        self.models = ModelList(self.fleet, settings.adapters)
         self.estimate = BytesPerToken()
         self.retry_budget = RetryBudget(settings.retry_budget)
         self.tenants = Tenants()
@@ -77,6 +67,8 @@ class Gateway:
             self.tenants.load(*read_tenants(settings.tenants_file, settings.workers))
         self.rewriter = Rewriter(keys_are_tenants=settings.tenants_file is not None)
         self.admission = Admission(self)
+        self.lora = LoraLoader(settings.adapters, settings.adapter_load_timeout_s)
+        self.fleet.seen_models.update(self.lora.specs)
         self.access_log = access_log or AccessLog("off")
         self.decisions: deque[DecisionRecord] = deque(maxlen=settings.decisions_kept or None)
         self.clients: set[ClientConnection] = set()
@@ -87,7 +79,7 @@ class Gateway:
         """Set when the last request ends while draining."""
         self.probe_wanted: set[str] = set()
         """Endpoints whose health traffic has put in doubt: the prober looks at them next."""
-        self._seeds: dict[tuple[str, str | None], bytes] = {}
+        self._seeds: dict[str, bytes] = {}
         for spec in settings.endpoints:
             self.add_endpoint(spec)
 
@@ -217,10 +209,12 @@ class Gateway:
         facts = exchange.facts
         model = facts.model
         assert model is not None
+        parent = self.lora.parent(model)
         request = SchedulingRequest(
-            model,
+            parent or model,
             exchange.prompt_tokens,
             (facts.max_tokens or OUTPUT_TOKENS) * facts.samples,
+            adapter=model if parent else None,
             session=exchange.incoming.session or (facts.session.encode("utf-8", "replace") if facts.session else None),
             prefix_key=exchange.chain[0] if exchange.chain else None,
         )
@@ -249,11 +243,13 @@ class Gateway:
             exchange.chain = hash_bytes(self._seed(model, facts.salt), prompt[: MAX_BLOCKS * block], block)
 
     def _seed(self, model: str, salt: str | None) -> bytes:
+        parent = self.lora.parent(model)
+        base, adapter = (model, None) if parent is None else (parent, model)
         if salt is not None:
-            return seed_hash(model, None, salt)
-        seed = self._seeds.get((model, None))
+            return seed_hash(base, adapter, salt)
+        seed = self._seeds.get(model)
         if seed is None:
-            seed = self._seeds[model, None] = seed_hash(model, None, None)
+            seed = self._seeds[model] = seed_hash(base, adapter, None)
         return seed
 
     def _count_decision(self, exchange: Exchange, decision: Decision, seconds: float) -> None:
@@ -290,7 +286,7 @@ class Gateway:
         self.admission.room_freed()
 
     def endpoint_failed(self, endpoint: Endpoint, kind: str) -> None:
-        """An attempt failed: `backpressure`, `status`, `connect`, `closed`, `cut`, `timeout` or `protocol`."""
+        """An attempt failed: backpressure, adapter, status, connect, closed, cut, timeout or protocol."""
         key = (endpoint.id, kind)
         failures = self.metrics.endpoint_failures
         failures[key] = failures.get(key, 0) + 1
@@ -298,7 +294,7 @@ class Gateway:
         if kind == "backpressure":
             endpoint.breaker.neutral()
             endpoint.candidate.pressure = 1.0
-        else:
+        elif kind != "adapter":
             endpoint.breaker.fault(time.monotonic())
             self.probe_wanted.add(endpoint.id)
             if kind == "connect":
@@ -319,12 +315,16 @@ class Gateway:
             if not exchange.answering and exchange.upstream is not None:
                 exchange.upstream.timed_out()
 
+    def eligible(self, model: str) -> Sequence[Candidate]:
+        """Endpoints that may take a model, or an adapter's base."""
+        return self.scheduler.eligible(self.lora.parent(model) or model)
+
     def may_retry(self, exchange: Exchange) -> bool:
         """Whether another endpoint may be tried; spends from the budget when so."""
         model = exchange.facts.model
         assert model is not None and exchange.endpoint is not None
         tried = {*exchange.tried, exchange.endpoint.id}
-        if len(tried) > self.settings.retries or all(c.id in tried for c in self.scheduler.eligible(model)):
+        if len(tried) > self.settings.retries or all(c.id in tried for c in self.eligible(model)):
             return False
         if not self.retry_budget.take():
             return False

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 
 from tonnage_router.fleet import Endpoint, Fleet
+from tonnage_router.settings import AdapterSpec
 
 
 def listed_models(endpoint: Endpoint) -> list[dict[str, Any]]:
@@ -27,8 +28,9 @@ def _renamed_parent(entry: dict[str, Any], endpoint: Endpoint) -> dict[str, Any]
 class ModelList:
     """`GET /v1/models` over all healthy endpoints: first entry of each id wins; adapters keep `parent`."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, adapters: list[AdapterSpec]) -> None:
         self._fleet = fleet
+        self._adapters = adapters
 
     def document(self) -> bytes:
         """The OpenAI list, as bytes."""
@@ -40,8 +42,13 @@ class ModelList:
                 if endpoint.spec.model and not endpoint.listed:
                     name = endpoint.spec.model
                     entries.setdefault(name, {"id": name, "object": "model", "owned_by": "tonnage"})
+        for adapter in self._adapters:
+            if adapter.parent in entries:
+                row = {"id": adapter.name, "object": "model", "owned_by": "tonnage", "parent": adapter.parent}
+                entries.setdefault(adapter.name, row)
         return orjson.dumps({"object": "list", "data": list(entries.values())})
 
     def only(self) -> str | None:
         """The one model of the fleet, for requests that name none; None when there are several."""
-        return next(iter(self._fleet.seen_models)) if len(self._fleet.seen_models) == 1 else None
+        names = self._fleet.seen_models.difference(adapter.name for adapter in self._adapters)
+        return next(iter(names)) if len(names) == 1 else None

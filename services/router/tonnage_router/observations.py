@@ -23,7 +23,8 @@ class Observations:
             names.add(endpoint.spec.model)
         limits = [n for entry in entries if type(n := entry.get("max_model_len")) is int]
         endpoint.candidate.max_model_len = max(limits) if limits else None
-        endpoint.candidate.adapters = {entry["id"] for entry in entries if entry.get("parent")}
+        endpoint.residency.listed([entry["id"] for entry in entries if entry.get("parent")])
+        endpoint.candidate.adapters = endpoint.residency.names
         self._gateway.fleet.set_models(endpoint, frozenset(names))
 
     def gauges(self, endpoint: Endpoint, found: EngineGauges | None, now: float) -> None:

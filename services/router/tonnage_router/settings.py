@@ -34,6 +34,17 @@ class EndpointSpec(Settings):
     """Bearer token sent to the engine when tenants are configured."""
 
 
+class AdapterSpec(Settings):
+    """A LoRA adapter the router may load on demand."""
+
+    name: str
+    """Model name clients use."""
+    parent: str
+    """Model name of its base."""
+    path: str
+    """Where engines find it: a directory or a hub name."""
+
+
 class ProfileSpec(Settings):
     """A scheduling profile: names of filters, weights of scorers, a picker."""
 
@@ -95,6 +106,9 @@ class RouterSettings(Settings):
     """Age at which an engine's measurement becomes unknown."""
     reload_interval_s: float = Field(default=1.0, gt=0)
     """Between looks at the endpoint and tenant files."""
+    adapters: list[AdapterSpec] = Field(default_factory=list)
+    """LoRA adapters loaded on demand (vLLM needs VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)."""
+    adapter_load_timeout_s: float = Field(default=60.0, gt=0)
     tenants_file: Path | None = None
     """YAML of tenants, read again when it changes; without it every request is served."""
     queue_ttl_s: float = Field(default=30.0, gt=0)

@@ -1,0 +1,98 @@
+"""LoRA adapters: known ones are models of their own, loaded where a request for one is sent, one load at a time."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import orjson
+
+from tonnage_router.adapters.http_call import call
+from tonnage_router.errors import ProbeError
+
+if TYPE_CHECKING:
+    from tonnage_router.exchange import Exchange
+    from tonnage_router.fleet import Endpoint
+    from tonnage_router.settings import AdapterSpec
+
+log = logging.getLogger(__name__)
+
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+ALREADY = b"already been loaded"
+
+
+class LoraLoader:
+    """Single-flight loads by (endpoint, adapter); requests that need the adapter wait for the same load."""
+
+    def __init__(self, specs: "list[AdapterSpec]", timeout_s: float) -> None:
+        self.specs = {spec.name: spec for spec in specs}
+        self._timeout_s = timeout_s
+        self._waiting: dict[tuple[str, str], list[Exchange]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.loads = 0
+        self.failures = 0
+        self.unloads = 0
+
+    def parent(self, name: str) -> str | None:
+        """The base model of a known adapter."""
+        spec = self.specs.get(name)
+        return None if spec is None else spec.parent
+
+    def ready(self, exchange: "Exchange", endpoint: "Endpoint") -> bool:
+        """Whether the request may be sent now; else it hears `adapter_ready` or `adapter_failed` later."""
+        name = exchange.facts.model
+        spec = self.specs.get(name) if name is not None else None
+        if spec is None or endpoint.residency.holds(spec.name):
+            return True
+        key = (endpoint.id, spec.name)
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            waiting.append(exchange)
+            return False
+        self._waiting[key] = [exchange]
+        endpoint.residency.begin_load(spec.name)
+        self._publish(endpoint)
+        task = asyncio.get_running_loop().create_task(self._load(endpoint, spec))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return False
+
+    async def _load(self, endpoint: "Endpoint", spec: "AdapterSpec") -> None:
+        loaded = False
+        try:
+            await self._make_room(endpoint, spec.name)
+            body = orjson.dumps({"lora_name": spec.name, "lora_path": spec.path})
+            answer = await self._call(endpoint, LOAD, body)
+            loaded = answer[0] == 200 or ALREADY in answer[1]
+            if not loaded:
+                log.warning("adapter not loaded", extra={"endpoint": endpoint.id, "adapter": spec.name})
+        except ProbeError as error:
+            log.warning("adapter not loaded", extra={"endpoint": endpoint.id, "problem": str(error)})
+        finally:
+            endpoint.residency.end_load(spec.name, loaded)
+            self._publish(endpoint)
+            self.loads += loaded
+            self.failures += not loaded
+            for exchange in self._waiting.pop((endpoint.id, spec.name), []):
+                if not exchange.ended and exchange.endpoint is endpoint:
+                    exchange.adapter_ready() if loaded else exchange.adapter_failed()
+
+    async def _make_room(self, endpoint: "Endpoint", name: str) -> None:
+        residency, slots = endpoint.residency, endpoint.candidate.adapter_slots
+        while slots is not None and len(residency.names) > slots:
+            victim = residency.victim(slots)
+            if victim is None:
+                return  # every adapter is in use: the engine queues or swaps by itself
+            residency.unloaded(victim)
+            self.unloads += 1
+            await self._call(endpoint, UNLOAD, orjson.dumps({"lora_name": victim}))
+            log.info("adapter unloaded", extra={"endpoint": endpoint.id, "adapter": victim, "for": name})
+
+    async def _call(self, endpoint: "Endpoint", path: str, body: bytes) -> tuple[int, bytes]:
+        answer = await call(
+            endpoint.host, endpoint.port, path, timeout_s=self._timeout_s, body=body, api_key=endpoint.spec.api_key
+        )
+        return answer.status, answer.body
+
+    @staticmethod
+    def _publish(endpoint: "Endpoint") -> None:
+        endpoint.candidate.adapters = endpoint.residency.names
