@@ -248,3 +248,14 @@ def test_selectors_hold_no_version() -> None:
         selector = one.get("spec", {}).get("selector", {})
         flat = selector.get("matchLabels", selector)
         assert not any("version" in key or "chart" in key for key in flat)
+
+
+def test_the_notes_name_what_is_installed_and_what_is_missing() -> None:
+    def notes(values: Object) -> str:
+        with Chart.load(CHART) as chart:
+            return chart.render(values, name="demo", namespace="fleet")["tonnage/templates/NOTES.txt"]
+
+    assert "svc/demo-tonnage-router 8000" in notes({})
+    assert "No engine is known yet" in notes({})
+    assert "No engine is known yet" not in notes(ci_values("full"))
+    assert "svc/demo-tonnage-router" not in notes(ci_values("minimal"))

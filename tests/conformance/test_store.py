@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -16,7 +17,7 @@ from tonnage_core.errors import BadInputError
 from tonnage_runtime.clock import ManualClock, SystemClock
 from tonnage_runtime.memory_store import MemoryStore
 from tonnage_runtime.redis_store import RedisStore
-from tonnage_runtime.store import START, Store, StoreError, StoreKindError, StoreUnavailableError
+from tonnage_runtime.store import START, Lease, Store, StoreError, StoreKindError, StoreUnavailableError
 from tonnage_runtime.store_url import open_store
 
 SHORT_S = 0.06
@@ -134,11 +135,12 @@ async def test_a_counters_window_is_not_extended_by_counting(store: Store) -> No
     assert await store.increment("c", ttl_s=60) == 1
 
 
-async def test_a_text_is_no_counter(store: Store) -> None:
-    await store.set("c", b"text")
+@pytest.mark.parametrize("text", [b"text", b"", b" 1", b"1_0", b"01", b"+1", b"1.0"])
+async def test_a_text_is_no_counter(store: Store, text: bytes) -> None:
+    await store.set("c", text)
     with pytest.raises(StoreKindError, match="'c'"):
         await store.increment("c", ttl_s=60)
-    assert await store.get("c") == b"text"
+    assert await store.get("c") == text
 
 
 async def test_a_lease_has_one_holder_and_growing_tokens(store: Store) -> None:
@@ -235,6 +237,54 @@ async def test_a_reader_that_waits_in_vain_gets_nothing(store: Store) -> None:
 async def test_a_made_up_cursor_is_refused(store: Store, cursor: str) -> None:
     with pytest.raises(BadInputError, match="stream cursor"):
         await store.read("s", cursor)
+
+
+async def test_both_stores_answer_any_sequence_of_commands_alike(server: Server) -> None:
+    for seed in range(40):
+        stores: list[Store] = [MemoryStore(SystemClock()), RedisStore(server.url, prefix=f"alike-{seed}:")]
+        answers = [await replayed(one, Random(seed)) for one in stores]
+        assert answers[0] == answers[1], f"seed {seed}"
+        for one in stores:
+            await one.close()
+
+
+async def replayed(store: Store, random: Random) -> list[object]:
+    """The answers of one store to a random sequence of commands; tokens and epochs, which differ, are left out."""
+    answers: list[object] = []
+    leases: list[Lease] = []
+    cursor = START
+    for _ in range(60):
+        key, value = random.choice("abc"), random.choice([b"", b"1", b"x"])
+        match random.randrange(8):
+            case 0:
+                await store.set(key, value)
+            case 1:
+                answers.append(await store.compare_and_set(key, random.choice([None, b"", b"1", b"x"]), value))
+            case 2:
+                answers.append(await store.delete(key))
+            case 3:
+                answers.append(await counted(store, key))
+            case 4:
+                lease = await store.acquire(key, "me", ttl_s=60)
+                leases += [lease] if lease else []
+                answers.append(lease is not None)
+            case 5 if leases:
+                answers.append(await store.release(random.choice(leases)))
+            case 6:
+                await store.append("s", value, keep=3)
+            case _:
+                page = await store.read("s", cursor, limit=2)
+                cursor = page.cursor
+                answers.append((page.entries, page.lost))
+        answers.append(await store.get(key))
+    return answers
+
+
+async def counted(store: Store, key: str) -> object:
+    try:
+        return await store.increment(key, ttl_s=60)
+    except StoreKindError:
+        return "another kind"
 
 
 async def test_memory_follows_the_clock_it_is_given() -> None:

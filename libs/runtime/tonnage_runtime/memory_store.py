@@ -1,6 +1,7 @@
 """The store in process: for one replica, `tonnage up` and tests. Lifetimes follow the clock that is passed in."""
 
 import asyncio
+import re
 import uuid
 from collections import deque
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from tonnage_runtime.clock import Clock
 from tonnage_runtime.store import START, Cursor, Lease, Page, StoreKindError, has_lost
 
+_COUNT = re.compile(rb"0|-?[1-9][0-9]*")
 _SWEEP_FROM = 1024
 """Fewest values at which ended ones are looked for."""
 
@@ -158,7 +160,6 @@ class MemoryStore:
 
 
 def _as_count(key: str, data: bytes | int) -> int:
-    try:
-        return int(data)
-    except ValueError as error:
-        raise StoreKindError(f"key {key!r} holds no counter: use another key") from error
+    if isinstance(data, bytes) and not _COUNT.fullmatch(data):
+        raise StoreKindError(f"key {key!r} holds no counter: use another key")
+    return int(data)
