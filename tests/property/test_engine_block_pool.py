@@ -97,12 +97,15 @@ def test_blank_blocks_are_taken_before_cached_ones_are_evicted() -> None:
     assert pool.evicted == 0
 
 
-def test_of_two_blocks_with_the_same_content_the_first_serves_until_it_is_evicted() -> None:
-    pool = BlockPool(4, caching=True)
-    first, second = pool.take(1), pool.take(1)
-    pool.publish(first, [7])
-    pool.publish(second, [7])
-    assert pool.cache.longest_prefix([7]) == first
-    pool.release(first)
-    pool.take(2)
-    assert pool.cache.longest_prefix([7]) == second
+def test_blocks_with_the_same_content_serve_in_the_order_in_which_they_were_cached() -> None:
+    pool = BlockPool(6, caching=True)
+    tables = [pool.take(1) for _ in range(4)]
+    for table in tables:
+        pool.publish(table, [7])
+    blank = pool.take(1)
+    for gone in range(3):
+        assert pool.cache.longest_prefix([7]) == tables[gone]
+        pool.release(tables[gone])
+        assert pool.take(1) == tables[gone]
+    assert pool.cache.longest_prefix([7]) == tables[3]
+    assert pool.references(blank[0]) == 1

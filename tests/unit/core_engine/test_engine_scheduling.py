@@ -6,7 +6,9 @@ import pytest
 
 from tonnage_core.engine.batch import Batch
 from tonnage_core.engine.engine import Engine
-from tonnage_core.engine.types import EngineConfig, EngineRequest, RowResult, StepResult
+from tonnage_core.engine.plan import Plan
+from tonnage_core.engine.types import EngineConfig, EngineRequest, OutputToken, RowResult, StepResult
+from tonnage_core.prefix_index.block_hash import hash_blocks, seed_hash
 
 
 class Tick:
@@ -27,6 +29,10 @@ def _submit(engine: Engine, name: str, prompt: int = 8, output: int = 4, **field
     keys = [base + index for index in range(prompt // engine.config.block_size)]
     fields = {"block_hashes": keys} | fields
     engine.submit(EngineRequest(request_id=name, prompt_tokens=prompt, output_tokens=output, **fields), 0.0)
+
+
+def _counting_from(start: int) -> OutputToken:
+    return lambda sample, index: start + index
 
 
 def _step(engine: Engine) -> StepResult:
@@ -82,8 +88,6 @@ def test_blocks_are_hits_as_soon_as_they_are_scheduled() -> None:
 def test_generated_blocks_serve_a_follow_up_prompt_but_for_the_last_token_that_was_never_computed() -> None:
     def token(sample: int, index: int) -> int:
         return 50 + index
-
-    from tonnage_core.prefix_index.block_hash import hash_blocks, seed_hash
 
     engine = _engine()
     tokens = [*range(10), *(token(0, index) for index in range(7))]
@@ -167,6 +171,22 @@ def test_priority_preempts_a_request_scheduled_earlier_in_the_same_step() -> Non
     assert preempted == ["a"]
 
 
+def test_tokens_of_a_preempted_row_go_back_to_the_steps_budget() -> None:
+    engine = _engine(num_blocks=51, policy="priority", max_num_batched_tokens=66, max_num_seqs=3)
+    _submit(engine, "low", prompt=64, output=60, priority=9)
+    _step(engine)
+    _submit(engine, "b", prompt=64, output=60, priority=1)
+    _step(engine)
+    _submit(engine, "c", prompt=64, output=60, priority=1)
+    for _ in range(40):
+        rows = _rows(_step(engine))
+        if rows["low"].preempted:
+            break
+    assert rows["b"].new_tokens
+    assert rows["c"].new_tokens
+    assert rows["low"].prefill_tokens == 0
+
+
 def test_a_long_prompt_is_held_to_the_threshold_only_when_somebody_else_is_there() -> None:
     engine = _engine(long_prefill_token_threshold=10)
     _submit(engine, "a", prompt=60)
@@ -188,6 +208,41 @@ def test_samples_share_the_prompts_blocks_and_copy_the_partial_one() -> None:
     assert len({table[2] for table in tables}) == 3
     assert engine.stats.counters.copied_blocks == 2
     assert engine.counters.prompt_tokens == 10
+
+
+def test_many_decode_steps_are_taken_at_once_also_after_samples_have_parted() -> None:
+    decided: list[int] = []
+    engine = _engine(max_model_len=200)
+    schedule = engine.scheduler.schedule
+
+    def counting() -> Plan:
+        decided.append(1)
+        return schedule()
+
+    engine.scheduler.schedule = counting  # type: ignore[method-assign]
+    _submit(engine, "a", prompt=10, output=150, n=2)
+    engine.run_until(1.0)
+    assert engine.counters.steps == 150
+    assert len(decided) <= 4
+
+
+def test_of_two_equal_blocks_the_one_filled_first_serves_whether_steps_are_taken_singly_or_at_once() -> None:
+    def first_owner(*, ahead: bool) -> str:
+        engine = _engine()
+        seed = seed_hash("m", None, None)
+        for name, prompt in (("behind", 5), ("ahead", 6)):
+            keys = hash_blocks(seed, list(range(prompt)), 4)
+            tail = tuple(range(4, prompt))
+            _submit(engine, name, prompt, 20, block_hashes=keys, tail=tail, output_token=_counting_from(prompt))
+        while engine.clock < 0.008:
+            if ahead:
+                engine.run_until(0.008)
+            else:
+                _step(engine)
+        (block,) = engine.kv.pool.cache.longest_prefix(hash_blocks(seed, list(range(8)), 4)[1:])
+        return next(s.request.request_id for s in engine.scheduler.running if block in s.blocks)
+
+    assert first_owner(ahead=True) == first_owner(ahead=False) == "ahead"
 
 
 def test_samples_need_a_seat_each() -> None:

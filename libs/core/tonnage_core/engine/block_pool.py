@@ -50,6 +50,11 @@ class BlockPool:
         """What the block is cached as, or None."""
         return self._keys[block]
 
+    @property
+    def eviction_order(self) -> list[BlockKey | None]:
+        """Contents that nobody holds, the next to be evicted first."""
+        return [self._keys[block] for block in self._evictable]
+
     def unheld(self, blocks: Iterable[int]) -> int:
         """How many of the blocks nobody holds: taking them uses up free blocks too."""
         references = self._references

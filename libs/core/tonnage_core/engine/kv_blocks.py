@@ -1,7 +1,5 @@
 """Block tables of sequences: hits, growth, copy on write, publishing, release, swap."""
 
-from itertools import chain
-
 from tonnage_core.engine.block_keys import BlockKeys
 from tonnage_core.engine.block_pool import BlockPool
 from tonnage_core.engine.sequence import Sequence
@@ -111,7 +109,3 @@ class KvBlocks:
         self.free(sequence)
         sequence.swapped_tokens = tokens
         return tokens
-
-    def held_blocks(self, sequences: list[Sequence]) -> set[int]:
-        """Distinct blocks that the sequences hold."""
-        return set(chain.from_iterable(sequence.blocks for sequence in sequences))
