@@ -80,7 +80,8 @@ def cached_layers(
     mixers = [(index, layer.mixer) for index, layer in enumerate(shape.stack)]
     mixers += [(shape.layers - 1, mixer) for mixer in extra]
     distinct = dict.fromkeys(mixer for _, mixer in mixers)
-    specs = {mixer: _specs(mixer, size, kind, tp, base, hybrid and facts.hybrid_groups) for mixer in distinct}
+    grouped = hybrid and facts.hybrid_groups
+    specs = {mixer: _specs(mixer, size, kind, tp, base, grouped, facts.chunked_groups) for mixer in distinct}
     found = [CachedLayer(index, spec) for index, mixer in mixers for spec in specs[mixer]]
     states = [state_bytes(mixer, tp, speculative) for mixer in distinct if isinstance(mixer, RecurrentState)]
     return _align(found, max(states)) if states else tuple(found)
@@ -101,9 +102,11 @@ def default_block(shape: ModelShape, facts: EngineFacts) -> int:
     return 64 if sparse and facts.block < 64 else facts.block
 
 
-def _specs(mixer: Mixer | None, size: float, kv_dtype: str, tp: int, block: int, hybrid: bool) -> list[PageSpec]:
+def _specs(
+    mixer: Mixer | None, size: float, kv_dtype: str, tp: int, block: int, hybrid: bool, chunked: bool
+) -> list[PageSpec]:
     if isinstance(mixer, Attention):
-        return _attention(mixer, size, kv_dtype, tp, block, hybrid)
+        return _attention(mixer, size, kv_dtype, tp, block, hybrid, chunked)
     if isinstance(mixer, LatentAttention):
         found = [PageSpec("full", block, int(block * latent_bytes(mixer, size, kv_dtype)))]
         if mixer.indexer:
@@ -114,13 +117,15 @@ def _specs(mixer: Mixer | None, size: float, kv_dtype: str, tp: int, block: int,
     return [PageSpec("state", 0, 0)] if isinstance(mixer, RecurrentState) else []
 
 
-def _attention(mixer: Attention, size: float, kv_dtype: str, tp: int, block: int, hybrid: bool) -> list[PageSpec]:
+def _attention(
+    mixer: Attention, size: float, kv_dtype: str, tp: int, block: int, hybrid: bool, chunked: bool
+) -> list[PageSpec]:
     page = int(block * token_bytes(replace(mixer, index_dim=0), size, kv_dtype, tp))
     if not page:
         return []
     if hybrid and mixer.window:
         return [PageSpec("sliding", block, page, mixer.window)]
-    if hybrid and mixer.chunk:
+    if hybrid and chunked and mixer.chunk:
         return [PageSpec("chunked", block, page, mixer.chunk)]
     index = [PageSpec("full", block, int(block * mixer.index_dim * size))] if mixer.index_dim else []
     return [PageSpec("full", block, page), *index]

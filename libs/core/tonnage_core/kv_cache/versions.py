@@ -38,6 +38,8 @@ class EngineFacts:
     block: int = 16
     hybrid_groups: bool = True
     """Off: sliding and chunked layers are cached at full length."""
+    chunked_groups: bool = True
+    """Off: chunked layers are cached at full length although sliding ones are grouped."""
     group_slack: float = 1.25
     """Groups are padded to the largest layer type when it is smaller than this times the smallest."""
     tokens_from_concurrency: bool = False
@@ -124,8 +126,15 @@ RELEASES: tuple[Release, ...] = (
         "hybrid KV cache groups, vLLM v1/core/kv_cache_utils.py",
         {"hybrid_groups": True},
     ),
+    Release("vllm", "0.10.1", "2025-08-18", "vllm#21707: chunked layers out of the groups", {"chunked_groups": False}),
     Release("vllm", "0.11.1", "2025-11-18", "Triton MXFP4 experts on Hopper, vllm#33155", {"mxfp4_padding": "columns"}),
-    Release("vllm", "0.12.0", "2025-12-03", "cache type from the checkpoint", {"checkpoint_cache_type": True}),
+    Release(
+        "vllm",
+        "0.12.0",
+        "2025-12-03",
+        "cache type from the checkpoint, chunked layers back in groups",
+        {"checkpoint_cache_type": True, "chunked_groups": True},
+    ),
     Release(
         "vllm",
         "0.17.0",
@@ -189,6 +198,7 @@ RELEASES: tuple[Release, ...] = (
         },
     ),
     Release("sglang", "0.5.0", "2025-08-23", "sliding-window pool apart from the full one", {"hybrid_groups": True}),
+    Release("sglang", "0.5.10", "2026-04-02", "server_args.py: unchanged reserves", {}),
     Release(
         "trtllm",
         "0.8.0",
@@ -217,6 +227,7 @@ RELEASES: tuple[Release, ...] = (
         "tokens_per_block 32, max_batch_size 2048",
         {"block": 32, "large_card_seqs": 2048},
     ),
+    Release("trtllm", "1.3.0", "2026-03-10", "unchanged defaults", {}),
 )
 
 ENGINES = ("vllm", "sglang", "trtllm", "nim")

@@ -29,7 +29,7 @@ def non_torch_bytes(
     facts: EngineFacts, layout: Layout, gpu: GpuSpec | None, constants: FittedConstants, log: Derivation
 ) -> float:
     """Growth of memory outside torch while loading and profiling: context, NCCL, all-reduce buffers."""
-    ranks = layout.tp * layout.dp
+    ranks = layout.tp
     value = facts.non_torch_gib if constants.non_torch is None else constants.non_torch
     group = facts.non_torch_group_gib if constants.non_torch_group is None else constants.non_torch_group
     formula = f"{value} GiB context and libraries"
@@ -42,6 +42,9 @@ def non_torch_bytes(
     if layout.pp > 1:
         value += facts.non_torch_pipeline_gib
         formula += f" + {facts.non_torch_pipeline_gib} GiB between stages"
+    if layout.dp > 1 and layout.ep > 1:
+        value += facts.non_torch_pipeline_gib
+        formula += f" + {facts.non_torch_pipeline_gib} GiB between expert ranks"
     return log.gib("non_torch", formula, value * GIB)
 
 

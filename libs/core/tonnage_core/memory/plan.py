@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 from tonnage_core.kv_cache.capacity import Capacity, SequenceRules, longest_sequence, pool_capacity, stage_bounds
 from tonnage_core.kv_cache.groups import Grouping, group_layers
-from tonnage_core.kv_cache.specs import CachedLayer, cached_layers, heads_note
+from tonnage_core.kv_cache.specs import CachedLayer, cache_type, cached_layers, heads_note
+from tonnage_core.kv_cache.static_pools import stage_costs, static_capacity
 from tonnage_core.kv_cache.versions import EngineFacts
 from tonnage_core.memory.activation import activation_peak
 from tonnage_core.memory.flags import Flags, derived_max_len, resolve
@@ -18,7 +19,7 @@ from tonnage_core.memory.overheads import (
 )
 from tonnage_core.memory.request import MemoryRequest
 from tonnage_core.memory.steps import Derivation
-from tonnage_core.models.layers import Experts, Layer
+from tonnage_core.models.layers import CompressedAttention, Experts, Layer
 from tonnage_core.models.shape import ModelShape
 from tonnage_core.models.weights import StageWeights, stage_weights
 from tonnage_core.quantization.formats import PRECISIONS, WeightFormat
@@ -106,11 +107,38 @@ def plan_memory(request: MemoryRequest) -> MemoryPlan:
     capacity = longest = None
     if all(stage.pool is not None for stage in stages):
         pools = [stage.pool or 0.0 for stage in stages]
-        capacity = pool_capacity(grouping, pools, bounds, rules, flags.facts)
-        longest = longest_sequence(grouping, capacity.blocks, rules, derived_max_len(shape))
-        _explain(grouping, rules, capacity, pools, flags.facts, log)
-    notes = (*flags.notes, *more, *_head_notes(shape, request.layout.tp))
+        limit = derived_max_len(shape)
+        if flags.facts.engine == "vllm":
+            capacity = pool_capacity(grouping, pools, bounds, rules, flags.facts)
+            longest = longest_sequence(grouping, capacity.blocks, rules, limit)
+            _explain(grouping, rules, capacity, pools, flags.facts, log)
+        else:
+            capacity = _static(request, shape, flags, bounds, pools, rules, log)
+            longest = min(limit, capacity.tokens) if capacity.concurrency > 0 else 0
+    notes = (*flags.notes, *more, *_head_notes(shape, request.layout.tp), *_approximations(shape, flags.facts))
     return MemoryPlan(request, shape, flags, stages, grouping, rules, capacity, longest, log, notes)
+
+
+def _static(
+    request: MemoryRequest,
+    shape: ModelShape,
+    flags: Flags,
+    bounds: list[tuple[int, int]],
+    pools: list[float],
+    rules: SequenceRules,
+    log: Derivation,
+) -> Capacity:
+    """Capacity of an engine that keeps windows and states in pools of their own."""
+    facts, drafted = flags.facts, request.speculation.tokens if request.speculation else 0
+    kind = cache_type(shape, facts, request.kv_dtype)
+    costs = [stage_costs(shape, facts, kind, request.layout.tp, one, drafted) for one in bounds]
+    found = static_capacity(shape, facts, costs, pools, rules, flags.max_num_seqs, request.block_size)
+    cost = costs[found.stage]
+    parts = f"{cost.token:,.0f} B a token + {cost.window:,.0f} B a window token + {cost.state:,} B of states a sequence"
+    log.count("tokens", f"{pools[found.stage] / GIB:.4f} GiB over {parts}", found.tokens, "tokens")
+    formula = f"{found.tokens:,} / {rules.max_model_len:,}, at most one state a sequence"
+    log.count("concurrency", formula, round(found.concurrency, 4), "sequences")
+    return found
 
 
 def _cached(request: MemoryRequest, shape: ModelShape, flags: Flags) -> tuple[CachedLayer, ...]:
@@ -129,6 +157,17 @@ def _cached(request: MemoryRequest, shape: ModelShape, flags: Flags) -> tuple[Ca
 def _head_notes(shape: ModelShape, tp: int) -> tuple[str, ...]:
     note = heads_note(shape.kv_heads, tp) if shape.attention_layers else ""
     return (note,) if note else ()
+
+
+def _approximations(shape: ModelShape, facts: EngineFacts) -> tuple[str, ...]:
+    """What is counted in a simpler way than the engine does it."""
+    found = []
+    if any(isinstance(layer.mixer, CompressedAttention) for layer in shape.distinct_layers):
+        found.append("compressed attention: pages by published entry sizes, compressor states left out")
+    windows = any(layer.window or layer.chunk for layer in shape.attention_layers)
+    if windows and facts.engine == "trtllm":
+        found.append("TensorRT-LLM: windowed layers counted at full length")
+    return tuple(found)
 
 
 def _stages(

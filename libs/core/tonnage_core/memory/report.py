@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tonnage_core.kv_cache.capacity import stage_bounds
 from tonnage_core.kv_cache.specs import cache_type
 from tonnage_core.memory.plan import MemoryPlan, StageMemory, plan_memory
 from tonnage_core.memory.request import MemoryRequest
@@ -78,8 +79,9 @@ def fixed_bytes(plan: MemoryPlan) -> float:
     """What a request of one token holds already, whatever its length: whole pages, states, window pages."""
     if not plan.grouping.groups:
         return 0.0
-    start, stop = 0, plan.shape.layers
-    return plan.rules.blocks(plan.grouping, 1) * plan.grouping.bytes_per_block(start, stop)
+    bounds = stage_bounds(plan.shape.layers, plan.request.layout.pp)
+    largest = max(plan.grouping.bytes_per_block(first, stop) for first, stop in bounds)
+    return plan.rules.blocks(plan.grouping, 1) * largest
 
 
 def verdict_of(plan: MemoryPlan) -> tuple[bool | None, str, str]:
@@ -91,7 +93,7 @@ def verdict_of(plan: MemoryPlan) -> tuple[bool | None, str, str]:
     if pool <= 0:
         return _without_pool(plan, tight, pool)
     capacity = plan.capacity
-    if capacity.blocks < capacity.sequence_blocks:
+    if capacity.concurrency < 1:
         return False, "kv_cache", _too_long(plan)
     if capacity.concurrency >= plan.flags.max_num_seqs:
         return True, "max_num_seqs", f"the pool holds more than max_num_seqs {plan.flags.max_num_seqs} sequences"

@@ -31,6 +31,8 @@ def shape_from_config(config: Mapping[str, Any], name: str = "model") -> ModelSh
     top = Fields(config, name)
     text = _language_part(top)
     pattern = len(letters_of(text)) or None
+    if top.flag("is_encoder_decoder") or text.flag("is_encoder_decoder"):
+        raise UnknownArchitectureError(f"{name}: encoder-decoder models are not covered; give a decoder's config.json")
     layers = text.integer("num_hidden_layers", "n_layer", "num_layers", "n_layers", default=pattern, high=MOST_LAYERS)
     hidden = text.integer("hidden_size", "n_embd", "d_model")
     model_type = text.text("model_type") or top.text("model_type")
@@ -38,6 +40,8 @@ def shape_from_config(config: Mapping[str, Any], name: str = "model") -> ModelSh
     notes = (
         [] if known else [f"architecture {model_type[:40]!r} is not listed: counted as a gated decoder without biases"]
     )
+    if text.sequence("cross_attention_layers"):
+        notes.append("cross-attention layers counted as self-attention: their cache grows with images, not with text")
     stack = _stack(text, layers, hidden, convention)
     head = _first_attention(text, hidden, stack)
     block = top.get("quantization_config", "compression_config") or text.get(

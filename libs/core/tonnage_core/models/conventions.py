@@ -52,9 +52,9 @@ _PLAIN_TYPES = (
     "phimoe", "phi4mm", "internlm2", "internlm3", "exaone", "baichuan", "yi", "aquila", "deepseek", "deepseek_v2",
     "deepseek_v3", "deepseek_v32", "deepseek_v4", "deepseek_ref", "kimi_k2", "kimi_linear", "glm_moe_dsa",
     "glm4_moe_lite", "llama4_text", "llama4", "nemotron-nas", "minicpm", "smollm3", "ministral", "ministral3",
-    "mistral4", "jamba", "bamba", "falcon_h1", "falcon_mamba", "mamba", "mamba2", "zamba2", "seed_oss", "ernie4_5",
-    "ernie4_5_moe", "dbrx", "arctic", "longcat_flash", "step3_text", "step3p7", "step3p5", "lfm2", "bailing_moe",
-    "bailing_moe_v2", "hunyuan_v1_dense", "plamo2", "xverse", "orion",
+    "mistral4", "jamba", "bamba", "falcon_mamba", "mamba", "mamba2", "seed_oss", "ernie4_5",
+    "ernie4_5_moe", "step3p7", "step3p5", "bailing_moe",
+    "bailing_moe_v2", "hunyuan_v1_dense", "xverse", "orion",
 )
 _QWEN2_TYPES = (
     "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_audio",

@@ -106,8 +106,10 @@ def _merge(config: Fields, vision: Fields) -> int:
     kernel = vision.sequence("merge_kernel_size")
     if side is None and kernel:
         side = vision.check("merge_kernel_size", kernel[0], 1, 64)
-    if side is None and vision.get("pixel_shuffle_ratio") is not None:
-        side = round(1 / max(0.01, vision.number("pixel_shuffle_ratio", default=1)))
+    ratio = vision.get("pixel_shuffle_ratio") or config.get("downsample_ratio")
+    if side is None and ratio is not None:
+        shrink = config if vision.get("pixel_shuffle_ratio") is None else vision
+        side = round(1 / max(0.01, shrink.number("pixel_shuffle_ratio", "downsample_ratio", default=1)))
     return (side or 1) ** 2
 
 
@@ -181,7 +183,9 @@ def _tiles(config: Fields, vision: Fields, size: int) -> int:
         sizes = [pair for pair in grid if isinstance(pair, list | tuple) and len(pair) == 2]
         sides = [[config.check("image_grid_pinpoints", side, 1, 1 << 20) // size for side in pair] for pair in sizes]
         return 1 + max((height * width for height, width in sides), default=0)
-    return 17 if vision.get("pixel_shuffle_ratio") is not None else 1
+    if vision.get("pixel_shuffle_ratio") is not None:
+        return 17
+    return 1 + config.integer("max_dynamic_patch", default=0, low=0, high=1 << 10)
 
 
 def _audio(audio: Fields, text_hidden: int) -> Encoder:

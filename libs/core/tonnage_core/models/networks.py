@@ -29,6 +29,8 @@ def networks(config: Fields, kinds: Sequence[str], hidden: int, convention: Conv
         return [made.get(letter) for letter in letters[: len(kinds)]]
     blocks = config.sequence("block_configs")
     if blocks is not None:
+        if len(blocks) < len(kinds):
+            raise ConfigError(f"{config.where}: block_configs names {len(blocks)} of {len(kinds)} layers")
         return [_pruned(config, block, hidden) for block in blocks[: len(kinds)]]
     if _pure_mamba(config):
         return [None] * len(kinds)
@@ -52,6 +54,8 @@ def sparse_layers(config: Fields, layers: int) -> list[bool]:
     """Which layers have experts."""
     types = config.sequence("mlp_layer_types")
     if types is not None:
+        if len(types) < layers:
+            raise ConfigError(f"{config.where}: mlp_layer_types names {len(types)} of {layers} layers")
         return [kind == "sparse" for kind in types[:layers]]
     listed = config.sequence("moe_layers", "moe_layers_enum")
     if listed is not None and listed:

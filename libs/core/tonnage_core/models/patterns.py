@@ -115,6 +115,10 @@ def _from_flags(config: Fields, layers: int) -> list[str] | None:
 
 
 def _from_window(config: Fields, layers: int, convention: Convention) -> list[str]:
+    if config.get("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", "mamba_d_state") is not None:
+        raise UnknownArchitectureError(
+            f"{config.where}: attention and a recurrent state stand in one layer, which no formula here covers"
+        )
     if (
         config.get("num_attention_heads", "n_head", "num_heads", "n_heads") is None
         and config.get("state_size") is not None

@@ -1,5 +1,6 @@
 """Read the quantisation block of a config.json: fp8, compressed-tensors, ModelOpt, GPTQ, AWQ, MXFP4, bitsandbytes."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,8 +85,11 @@ def _gptq(block: Mapping[str, Any], _: str) -> QuantizationPlan:
     rules = []
     extra = block.get("extra_config") or block.get("dynamic")
     if isinstance(extra, Mapping):
-        kept = [name for name, value in extra.items() if isinstance(value, Mapping) and value.get("bits", 0) >= 16]
-        kept += [name[2:] if name[2:3] != "^" else "re:" + name[2:] for name in extra if str(name).startswith("-:")]
+        # AutoRound names modules with their bits; GPTQModel excludes by "-:" and a regular expression.
+        kept = [
+            str(name) for name, value in extra.items() if isinstance(value, Mapping) and value.get("bits") in (16, 32)
+        ]
+        kept += ["re:" + str(name)[2:] for name in extra if str(name).startswith("-:")]
         rules.append(Rule(formats.BF16, module_set(kept)))
     return QuantizationPlan("gptq", (*rules, Rule(weights)), _ignore(block), head=bool(block.get("lm_head")))
 
@@ -131,7 +135,8 @@ def _grouped(block: Mapping[str, Any], method: str) -> QuantizationPlan:
     if isinstance(layers, Mapping):
         by_algorithm: dict[str, list[str]] = {}
         for module, scheme in layers.items():
-            by_algorithm.setdefault(str(scheme.get("quant_algo")), []).append(str(module))
+            name = scheme.get("quant_algo") if isinstance(scheme, Mapping) else None
+            by_algorithm.setdefault(str(name), []).append(str(module))
         rules = [Rule(_algorithm(name), module_set(modules)) for name, modules in by_algorithm.items()]
         if method == "fp8":
             rules.append(_fp8(block, "").rules[0])
@@ -143,11 +148,12 @@ def _grouped(block: Mapping[str, Any], method: str) -> QuantizationPlan:
     return QuantizationPlan(method, tuple(rules), _ignore(block), _kv_cache(block), head=True, encoders=encoders)
 
 
-def _group_rule(group: Mapping[str, Any], default_format: str) -> Rule:
-    weights = group.get("weights")
+def _group_rule(group: Any, default_format: str) -> Rule:
+    weights = group.get("weights") if isinstance(group, Mapping) else None
     if not isinstance(weights, Mapping):
         raise UnknownQuantizationError("a group of the quantisation config has no weights scheme")
-    targets = group.get("targets") or ["Linear"]
+    listed = group.get("targets")
+    targets = listed if isinstance(listed, list | tuple) and listed else ["Linear"]
     everywhere = all(str(target) in ("Linear", "FusedMoE") for target in targets)
     chosen = _scheme(weights, group.get("input_activations"), str(group.get("format") or default_format))
     return Rule(chosen, None if everywhere else module_set(targets))
@@ -159,9 +165,8 @@ def _scheme(weights: Mapping[str, Any], activations: Any, packing: str) -> Weigh
     if bits == 4 and kind == "float":
         return formats.MXFP4 if group == 32 else formats.NVFP4
     if bits == 8 and kind == "float":
-        block = weights.get("block_structure")
-        if strategy == "block" and isinstance(block, list | tuple):
-            return fp8_block(_size(block[0]), _size(block[1]))
+        if strategy == "block":
+            return fp8_block(*_block_sides(weights.get("block_structure")))
         if group == 32:
             return formats.MXFP8
         return formats.FP8_CHANNEL if strategy in ("channel", "token") else formats.FP8_TENSOR
@@ -170,7 +175,17 @@ def _scheme(weights: Mapping[str, Any], activations: Any, packing: str) -> Weigh
             return formats.INT8_CHANNEL
         ordered = weights.get("actorder") in ("group", "weight", True)
         return integer_groups(int(bits), group, zero_points=weights.get("symmetric") is False, activation_order=ordered)
-    raise UnknownQuantizationError(f"weights of {bits} {kind} bits ({packing or 'no format'}) are not known")
+    what = f"weights of {str(bits)[:20]} {kind[:20]} bits ({packing[:40] or 'no format'})"
+    raise UnknownQuantizationError(f"{what} are not known")
+
+
+def _block_sides(stated: Any) -> tuple[int, int]:
+    """Rows and columns of a scale's block: a pair, or text such as "128x128"."""
+    if isinstance(stated, str) and re.fullmatch(r"\d{1,6}x\d{1,6}", stated):
+        stated = [int(side) for side in stated.split("x")]
+    if not isinstance(stated, list | tuple) or len(stated) != 2:
+        return 128, 128
+    return _size(stated[0]), _size(stated[1])
 
 
 _READERS = {
