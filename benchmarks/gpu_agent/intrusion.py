@@ -1,9 +1,8 @@
 """How quickly a running suite stops when another process takes GPU memory, with PIDs visible and hidden.
 
-`PYTHONPATH=libs/core:libs/runtime:gpu-agents python benchmarks/gpu_agent/intrusion.py OUT.json`
+`PYTHONPATH=libs/core:libs/runtime:gpu-agents python benchmarks/gpu_agent/intrusion.py OUT.json REPORT.json`
 """
 
-import itertools
 import json
 import subprocess
 import sys
@@ -12,13 +11,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tonnage_core.gpu_health.guard import ChildMemory, Occupancy
+from tonnage_core.gpu_health.guard import ChildMemory, GrowthRule, GrowthWatch, Occupancy, watch
 from tonnage_gpu_agent.adapters.nvml import NvmlDriver
 from tonnage_gpu_agent.errors import FieldUnsupportedError
 from tonnage_gpu_agent.local_run import LocalOptions, local_probe
 from tonnage_gpu_agent.port import GpuProcess
-from tonnage_gpu_agent.probes import select
-from tonnage_gpu_agent.runs import RunOptions, run_suite
 
 DELAY_S = 8.0
 TAKEN_BYTES = 256 << 20
@@ -57,7 +54,7 @@ def attempt(driver: NvmlDriver) -> dict[str, Any]:
     workers: list[subprocess.Popen[str]] = []
     thread = threading.Thread(target=intrude, args=(stamps, workers))
     thread.start()
-    report = local_probe(LocalOptions(suite="full"), driver)
+    report = local_probe(LocalOptions(suite="full", gpus=("0",)), driver)
     stopped = time.time()
     thread.join()
     for worker in workers:
@@ -76,52 +73,38 @@ def attempt(driver: NvmlDriver) -> dict[str, Any]:
     }
 
 
-def steps_of(path: list[tuple[float, int, int | None, int, bool]]) -> list[dict[str, Any]]:
-    """Where driver-side memory (used less what the allocator holds) rose by 16 MiB or more between two looks."""
-    found = []
-    for before, after in itertools.pairwise(path):
-        rise = (after[1] - after[3]) - (before[1] - before[3])
-        if rise >= 16 << 20:
-            found.append(
-                {
-                    "at_s": round(after[0] - path[0][0], 2),
-                    "rise_mib": rise >> 20,
-                    "warming": after[4],
-                    "own_mib": None if after[2] is None else (after[2] - after[3]) >> 20,
-                }
-            )
-    return found
-
-
-def undisturbed(driver: NvmlDriver) -> dict[str, Any]:
-    """A full run that nobody disturbs, judged by memory alone: it must not stop."""
-    path: list[tuple[float, int, int | None, int, bool]] = []
+def undisturbed(out: str) -> dict[str, Any]:
+    """A full run that nobody disturbs, with the driver's word for what is ours; beside it, what a guard that sees
+    memory alone would have said at each look. The report goes to `out`."""
+    path: list[list[Any]] = []
+    shadow = [GrowthWatch(-1)]
+    alarms: list[str] = []
 
     def trace(seen: Occupancy, own: int | None, child: ChildMemory | None) -> None:
-        if child is not None and seen.used_bytes is not None:
-            path.append((time.monotonic(), seen.used_bytes, own, child.reserved_bytes, child.warming))
+        if seen.used_bytes is None:
+            return
+        if shadow[0].before_bytes < 0:
+            shadow[0] = GrowthWatch(seen.used_bytes)
+        shadow[0], reason = watch(shadow[0], Occupancy(seen.used_bytes), None, child, GrowthRule())
+        if reason:
+            alarms.append(reason)
+        word = (child.reserved_bytes, child.warming, round(child.age_s, 2)) if child else (None, None, None)
+        path.append([round(time.monotonic(), 2), seen.used_bytes, own, *word])
 
-    driver.start()
-    options = RunOptions("full", select("full"), trace=trace)
-    report = run_suite(driver, [driver.device(0)], options)
-    return {
-        "outcome": report.outcome,
-        "detail": report.detail,
-        "seconds": round(report.seconds, 1),
-        "looks": len(path),
-        "rises": steps_of(path),
-    }
+    report = local_probe(LocalOptions(suite="full"), NvmlDriver(), trace)
+    with open(out, "w", encoding="utf-8") as file:
+        json.dump(report, file, indent=1)
+    return {"outcome": report["gpus"][0]["outcome"], "false_alarms": alarms, "looks": path}
 
 
 def main() -> None:
-    results = {
-        "undisturbed": undisturbed(HiddenPids()),
-        "visible": attempt(NvmlDriver()),
-        "hidden": attempt(HiddenPids()),
-    }
-    sys.stdout.write(json.dumps(results, indent=1) + "\n")
+    """`intrusion.py OUT.json REPORT.json`"""
+    calm = undisturbed(sys.argv[2])
+    results = {"undisturbed": calm, "visible": attempt(NvmlDriver()), "hidden": attempt(HiddenPids())}
+    shown = {**results, "undisturbed": {**calm, "looks": len(calm["looks"])}}
+    sys.stdout.write(json.dumps(shown, indent=1) + "\n")
     with open(sys.argv[1], "w", encoding="utf-8") as file:
-        json.dump({"delay_s": DELAY_S, "taken_bytes": TAKEN_BYTES, **results}, file, indent=1)
+        json.dump({"delay_s": DELAY_S, "taken_bytes": TAKEN_BYTES, **results}, file)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from tonnage_core.gpu_health.throttle import HARDWARE
 from tonnage_core.gpu_health.verdict import Status, summarise
 from tonnage_core.hardware.catalogue import find_gpu
 from tonnage_core.hardware.spec import UnknownGpuError as NotInCatalogueError
-from tonnage_gpu_agent.errors import NoGpuError, UnknownGpuError
+from tonnage_gpu_agent.errors import NoGpuError, ProbeRefusedError, UnknownGpuError
 from tonnage_gpu_agent.port import Device, GpuDriver
 from tonnage_gpu_agent.probes import select
-from tonnage_gpu_agent.runs import RunOptions, RunReport, run_suite
+from tonnage_gpu_agent.runs import RunOptions, RunReport, Trace, run_suite
 
 SCHEMA = "tonnage.probe/1"
 VERSION = "0.1.0"
@@ -35,8 +35,8 @@ class LocalOptions:
     rehearse: bool = False
 
 
-def local_probe(options: LocalOptions, driver: GpuDriver | None = None) -> dict[str, Any]:
-    """The probe report. `NoGpuError` without a GPU, `ProbeRefusedError` when one is in use, `BadInputError`s."""
+def local_probe(options: LocalOptions, driver: GpuDriver | None = None, trace: Trace | None = None) -> dict[str, Any]:
+    """The probe report. `NoGpuError` without a GPU, `BadInputError` for a wrong name; a GPU in use is UNKNOWN."""
     began = time.monotonic()
     run = RunOptions(
         options.suite,
@@ -45,6 +45,7 @@ def local_probe(options: LocalOptions, driver: GpuDriver | None = None) -> dict[
         seed=options.seed,
         scratch_dir=options.scratch_dir,
         rehearse=options.rehearse,
+        trace=trace,
     )
     if options.rehearse:
         host = Device(0, "host", "host")
@@ -56,7 +57,7 @@ def local_probe(options: LocalOptions, driver: GpuDriver | None = None) -> dict[
         profiles = []
         for position, device in enumerate(devices):
             peers = [*devices[:position], *devices[position + 1 :]]
-            profiles.append(_profile(device, run_suite(driver, [device, *peers], run)))
+            profiles.append(_profile(device, _run(driver, [device, *peers], run)))
         driver.stop()
     return {
         "schema": SCHEMA,
@@ -67,6 +68,14 @@ def local_probe(options: LocalOptions, driver: GpuDriver | None = None) -> dict[
         "measured": all(p["outcome"] == "ok" for p in profiles),
         "duration_s": round(time.monotonic() - began, 3),
     }
+
+
+def _run(driver: GpuDriver, devices: list[Device], options: RunOptions) -> RunReport:
+    """The run, or a report without points that says why it could not start: one busy GPU hides no other."""
+    try:
+        return run_suite(driver, devices, options)
+    except ProbeRefusedError as error:
+        return RunReport(outcome=error.code, detail=str(error))
 
 
 def _nvml() -> GpuDriver:

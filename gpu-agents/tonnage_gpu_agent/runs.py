@@ -27,6 +27,9 @@ from tonnage_gpu_agent.probes import ProbeEntry
 log = logging.getLogger(__name__)
 
 
+Trace = Callable[[Occupancy, int | None, ChildMemory | None], None]
+
+
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """What to run and how long at most. `rehearse` runs every probe at toy sizes on the host, without a GPU.
@@ -42,7 +45,7 @@ class RunOptions:
     rehearse: bool = False
     idle: IdleRule = field(default_factory=IdleRule)
     growth: GrowthRule = field(default_factory=GrowthRule)
-    trace: Callable[[Occupancy, int | None, ChildMemory | None], None] | None = None
+    trace: Trace | None = None
 
 
 @dataclass
@@ -162,7 +165,9 @@ def run_suite(driver: GpuDriver | None, devices: Sequence[Device], options: RunO
     def on_message(message: Message) -> None:
         _take(report, message)
         if guard and message["type"] == "memory":
-            guard.hear(ChildMemory(int(message["reserved"]), bool(message["warming"])))
+            guard.hear(
+                ChildMemory(int(message["reserved"]), bool(message["warming"]), helpers=bool(message["helpers"]))
+            )
 
     end = child.run(on_message, guard or (lambda: None), options.timeout_s)
     report.seconds = time.monotonic() - began

@@ -34,7 +34,9 @@ class Collectives:
         most = 1 + len(bench.peers)
         ranks = 2
         while ranks <= most:
-            yield from self._world(ranks)
+            with bench.helping():
+                points = list(self._world(ranks))
+            yield from points
             ranks *= 2
 
     def _world(self, ranks: int) -> Iterator[Measurement]:

@@ -13,6 +13,10 @@ WIDTH = 8192
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 QUICK_BATCHES = (1, 16, 64, 256, 2048, 8192)
 CHECKED_ROWS = 64
+LARGE_BATCH = 1024
+"""From here on x, W and y of one product overflow the L2 cache, so two copies of W are rotation enough."""
+SUSTAINED_BATCH = 4096
+SUSTAINED_MS = 700.0
 
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 """`product(x, w, y)` computes `y = x w^T`."""
@@ -38,6 +42,17 @@ class GemmSweep:
         weights = [probe_weight, *(self.make(bench, width, width) for _ in range(bench.copies(nbytes) - 1))]
         for batch in (QUICK_BATCHES if bench.quick else BATCHES)[: 2 if bench.rehearsal else None]:
             yield self._point(bench, batch, weights)
+        if not bench.quick and not bench.rehearsal:
+            yield self._sustained(bench, weights)
+
+    def _sustained(self, bench: Bench, weights: list[torch.Tensor]) -> Measurement:
+        """The rate after the power limit has acted, over most of a second: what a long prefill gets."""
+        width = weights[0].shape[0]
+        x = self.make(bench, SUSTAINED_BATCH, width)
+        y = torch.empty(SUSTAINED_BATCH, width, dtype=self.out_dtype, device=bench.device)
+        timing = bench.timer.graph([partial(self.product, x, w, y) for w in weights], budget_ms=SUSTAINED_MS)
+        flops = 2 * SUSTAINED_BATCH * width * width
+        return rate(f"{self.name}_sustained", flops, 0, timing, batch=SUSTAINED_BATCH, width=width)
 
     def _point(self, bench: Bench, batch: int, weights: list[torch.Tensor]) -> Measurement:
         width = weights[0].shape[0]
@@ -49,7 +64,8 @@ class GemmSweep:
         error = relative_error(y[picked], x[picked].double() @ weights[0].double().T)
         if y.is_floating_point() and not bool(torch.isfinite(y).all()):
             error = float("inf")
-        timing = bench.timer.graph([partial(self.product, x, w, y) for w in weights], budget_ms=30)
+        calls = [partial(self.product, x, w, y) for w in weights]
+        timing = bench.timer.burst(calls[:2] if batch >= LARGE_BATCH else calls)
         size = x.element_size()
         nbytes = (width * width + batch * width) * size + batch * width * y.element_size()
         padded = {"padded_rows": rows} if rows != batch else {}

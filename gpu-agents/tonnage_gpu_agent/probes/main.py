@@ -20,6 +20,8 @@ from typing import Any
 from tonnage_core.gpu_health.measurement import Measurement, PointStatus
 
 PUBLISH_S = 0.05
+SETTLE_S = 0.6
+"""Stillness after the first word, in which the guard learns what the driver holds for this process."""
 
 
 class Channel:
@@ -46,6 +48,7 @@ class Phase:
 
     def __init__(self) -> None:
         self.warming = True
+        self.helpers = False
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
@@ -56,14 +59,33 @@ class Phase:
         finally:
             self.warming = True
 
+    @contextlib.contextmanager
+    def helping(self) -> Iterator[None]:
+        """While processes of ours run on the GPU."""
+        self.helpers = True
+        try:
+            yield
+        finally:
+            time.sleep(SETTLE_S)
+            self.helpers = False
+
 
 def publish_memory(channel: Channel, phase: Phase) -> None:
     """Say for ever what the allocator holds, so that the guard can tell our memory from a stranger's."""
     import torch
 
     while True:
-        channel.send("memory", reserved=int(torch.cuda.memory_reserved()), warming=phase.warming)
+        channel.send("memory", reserved=int(torch.cuda.memory_reserved()), warming=phase.warming, helpers=phase.helpers)
         time.sleep(PUBLISH_S)
+
+
+def start_libraries(torch: Any, device: Any) -> None:
+    """Create the context and let the framework load what every probe uses, before the guard watches for strangers."""
+    made = torch.randn(256, 256, device=device, dtype=torch.bfloat16)
+    whole = torch.randint(0, 9, (256, 256), device=device, dtype=torch.int32)
+    (made @ made).double().sum().item()
+    bool(torch.isfinite(made.float()).all()) and bool(torch.equal(whole, whole.clone()))
+    torch.cuda.synchronize()
 
 
 def make_bench(arguments: argparse.Namespace, channel: Channel) -> Any:
@@ -82,9 +104,10 @@ def make_bench(arguments: argparse.Namespace, channel: Channel) -> Any:
     phase = Phase()
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
-    torch.empty(1, device=device)
+    start_libraries(torch, device)
     properties = torch.cuda.get_device_properties(device)
     threading.Thread(target=publish_memory, args=(channel, phase), daemon=True).start()
+    time.sleep(SETTLE_S)
     channel.send(
         "hello", versions=versions(), product=properties.name, multiprocessors=properties.multi_processor_count
     )
@@ -97,6 +120,7 @@ def make_bench(arguments: argparse.Namespace, channel: Channel) -> Any:
         multiprocessors=int(properties.multi_processor_count),
         peers=[torch.device("cuda", i) for i in range(1, torch.cuda.device_count())],
         scratch_dir=arguments.scratch_dir,
+        helping=phase.helping,
     )
 
 

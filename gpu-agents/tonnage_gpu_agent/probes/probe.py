@@ -1,7 +1,8 @@
 """What a probe plugin is and what it works with."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,8 +20,8 @@ MIB = 1 << 20
 class Bench:
     """A device to measure and how. In a rehearsal (host device) sizes shrink to a handful of elements.
 
-    `peers` are the other GPUs of the run. Buffers are drawn from `generator`, never zeros: those hide unwritten
-    outputs and run faster than data.
+    `peers` are the other GPUs of the run; `helping` goes around processes that a probe starts on them. Buffers are
+    drawn from `generator`, never zeros: those hide unwritten outputs and run faster than data.
     """
 
     device: torch.device
@@ -31,6 +32,7 @@ class Bench:
     multiprocessors: int = 1
     peers: Sequence[torch.device] = ()
     scratch_dir: str = ""
+    helping: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def rehearsal(self) -> bool:

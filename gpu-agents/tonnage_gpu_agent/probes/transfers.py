@@ -34,8 +34,9 @@ def both_ways(bench: Bench, host: torch.Tensor, kind: str) -> Iterator[Measureme
     back = torch.empty_like(host, pin_memory=pinned and not bench.rehearsal)
     for size in sizes(bench):
         down, up = device[:size], back[:size]
-        in_time = bench.timer.eager([partial(down.copy_, host[:size], non_blocking=pinned)], budget_ms=100)
-        out_time = bench.timer.eager([partial(up.copy_, down, non_blocking=pinned)], budget_ms=100)
+        timed = bench.timer.graph if pinned else bench.timer.eager
+        in_time = timed([partial(down.copy_, host[:size], non_blocking=pinned)], budget_ms=100)
+        out_time = timed([partial(up.copy_, down, non_blocking=pinned)], budget_ms=100)
         error = 0.0 if torch.equal(up, host[:size]) else float("inf")
         yield judged(bandwidth(f"h2d_{kind}", size, in_time, bytes=size), error, 0.0)
         yield judged(bandwidth(f"d2h_{kind}", size, out_time, bytes=size), error, 0.0)

@@ -120,11 +120,11 @@ def test_the_guard_sees_a_stranger_by_memory_alone_where_pids_are_invisible() ->
     gpu = gpu_with([], used=2 * GIB)
     guard = Guard(FakeDriver([gpu]), 0, 1, GIB, OPTIONS)
     guard.hear(ChildMemory(GIB, warming=False))
-    assert [guard() for _ in range(3)] == [None] * 3
+    assert [guard() for _ in range(6)] == [None] * 6
     gpu.readings["memory"] = [(("used",), 2 * GIB + 64.0 * (1 << 20))]
     guard.hear(ChildMemory(GIB, warming=False))
-    found = [guard() for _ in range(3)]
-    assert found[2] is not None and "64 MiB" in found[2]
+    found = [guard() for _ in range(4)]
+    assert found[3] is not None and "64 MiB" in found[3]
 
 
 def test_a_lost_gpu_ends_the_run() -> None:

@@ -40,36 +40,46 @@ def busy_reason(seen: Occupancy, rule: IdleRule) -> str | None:
 @dataclass(frozen=True, slots=True)
 class ChildMemory:
     """What the probe process says it holds: `reserved_bytes` by its allocator, `age_s` seconds ago, and whether it is
-    warming up (loading kernels, compiling, capturing), when the driver takes memory that no allocator counts."""
+    warming up (loading kernels, compiling, capturing), when the driver takes memory that no allocator counts.
+
+    `helpers`: it runs processes of its own on the GPU (ranks of a collective), whose memory it cannot count: memory
+    alone then says nothing, and only visible PIDs tell a stranger."""
 
     reserved_bytes: int
     warming: bool
     age_s: float = 0.0
+    helpers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthRule:
     """Unexplained growth of `growth_bytes` or more in `looks` looks in a row means that someone else came.
 
-    While the child warms up, its driver-side memory (kernels, graphs) may creep up to `overhead_bytes` in all, by less
-    than `growth_bytes` at a time; another process's context arrives at once and is far larger. Until the child has
-    said anything it creates its own context, and all of `overhead_bytes` is allowed. A word older than `stale_s` says
-    nothing, so such looks neither count nor clear, up to `deaf_s`.
+    What the driver holds for the child beside its allocator (context, kernels, graphs) is its overhead: the median of
+    the first `settle_looks` looks after its first word, at most `overhead_bytes`. Later, while the child warms up, that
+    may creep by `creep_bytes` in all. Used memory and the child's word are read up to 0.1 s apart, so a large
+    allocation shows for a look or two in one and not in the other: hence several looks in a row. A word older than
+    `stale_s` says nothing, and such looks neither count nor clear, up to `deaf_s`.
     """
 
     growth_bytes: int = 64 * MIB
-    looks: int = 3
+    looks: int = 4
+    settle_looks: int = 5
     overhead_bytes: int = 3072 * MIB
+    creep_bytes: int = 256 * MIB
     stale_s: float = 0.25
     deaf_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthWatch:
-    """State of the watch: memory used before the child began, and its driver-side overhead so far."""
+    """State of the watch: memory used before the child began; its overhead when it had settled (None before) and now;
+    the last looks at the overhead, newest last; and looks in a row with unexplained growth."""
 
     before_bytes: int
+    settled_bytes: int | None = None
     overhead_bytes: int = 0
+    recent: tuple[int, ...] = ()
     streak: int = 0
 
 
@@ -87,20 +97,38 @@ def watch(
         return state, None
     grown = seen.used_bytes - state.before_bytes
     if own_bytes is not None:
-        unexplained = grown - own_bytes
-    elif child is None:
-        state = replace(state, overhead_bytes=min(max(state.overhead_bytes, grown), rule.overhead_bytes))
-        unexplained = grown - rule.overhead_bytes
-    elif rule.stale_s < child.age_s <= rule.deaf_s:
+        return _judged(state, grown - own_bytes, rule)
+    if child is None:
+        return _judged(state, grown - rule.overhead_bytes, rule)
+    if child.helpers or rule.stale_s < child.age_s <= rule.deaf_s:
         return state, None
-    else:
-        driver_side = grown - child.reserved_bytes
-        if child.warming and 0 < driver_side - state.overhead_bytes < rule.growth_bytes:
-            state = replace(state, overhead_bytes=min(driver_side, rule.overhead_bytes))
-        unexplained = driver_side - state.overhead_bytes
+    overhead = grown - child.reserved_bytes
+    state = _learned(state, overhead, child.warming, rule)
+    allowed = rule.overhead_bytes if state.settled_bytes is None else state.overhead_bytes
+    return _judged(state, overhead - allowed, rule)
+
+
+def _judged(state: GrowthWatch, unexplained: int, rule: GrowthRule) -> tuple[GrowthWatch, str | None]:
     streak = state.streak + 1 if unexplained >= rule.growth_bytes else 0
-    state = replace(state, streak=streak)
-    return state, f"{unexplained // MIB} MiB appeared that no probe asked for" if streak >= rule.looks else None
+    reason = f"{unexplained // MIB} MiB appeared that no probe asked for" if streak >= rule.looks else None
+    return replace(state, streak=streak), reason
+
+
+def _learned(state: GrowthWatch, overhead: int, warming: bool, rule: GrowthRule) -> GrowthWatch:
+    """The overhead settles at the median of the first looks. Afterwards it follows what every recent look agrees on:
+    up, by less than a stranger would take, while the child warms up; down when the driver gave memory back."""
+    recent = (*state.recent, overhead)[-rule.settle_looks :]
+    state = replace(state, recent=recent)
+    if len(recent) < rule.settle_looks:
+        return state
+    if state.settled_bytes is None:
+        settled = min(max(sorted(recent)[len(recent) // 2], 0), rule.overhead_bytes)
+        return replace(state, settled_bytes=settled, overhead_bytes=settled)
+    if max(recent) < state.overhead_bytes:
+        return replace(state, overhead_bytes=max(recent))
+    if warming and 0 < min(recent) - state.overhead_bytes < rule.growth_bytes:
+        return replace(state, overhead_bytes=min(*recent, state.settled_bytes + rule.creep_bytes))
+    return state
 
 
 @dataclass(frozen=True, slots=True)
