@@ -28,7 +28,7 @@ def _config(file: str) -> dict[str, Any]:
     return loaded
 
 
-@settings(max_examples=400)
+@settings(max_examples=120)
 @given(st.sampled_from(FILES), st.data())
 def test_a_changed_field_never_raises_anything_but_bad_input(file: str, data: st.DataObject) -> None:
     config = _config(file)

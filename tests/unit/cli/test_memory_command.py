@@ -164,6 +164,16 @@ def test_accuracy_scores_rows_and_writes_them(tmp_path: Path, capsys: pytest.Cap
     assert float(lines[0]["lo90"]) <= 14.99 <= float(lines[0]["hi90"])
 
 
+def test_accuracy_counts_rows_the_planner_refuses_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {**ROW, "metric": "weight_gib", "value": "14.99"}
+    odd = [{**row, "engine_version": "main"}, {**row, "tp": "3"}, {**row, "config": "no--model"}, row]
+    code, found = document(capsys, "accuracy", str(truth(tmp_path / "t.csv", *odd)))
+    assert (code, found["rows"], found["answered"]) == (0, 4, 1)
+    assert sum(found["not_answered"].values()) == 3
+
+
 def test_accuracy_exits_with_1_on_a_false_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = {**ROW, "metric": "start_result", "value": "fail"}
     code, found = document(capsys, "accuracy", str(truth(tmp_path / "t.csv", row)))
@@ -177,7 +187,7 @@ def test_accuracy_exits_with_1_on_a_false_fit(tmp_path: Path, capsys: pytest.Cap
         ({"value": ""}, "value is missing"),
         ({"tp": "two"}, "tp is 'two'"),
         ({"config": "../secret"}, "plain file name"),
-        ({"max_model_len": "1e12"}, "max_model_len"),
+        ({"max_model_len": "1e999"}, "max_model_len"),
     ],
 )
 def test_accuracy_names_the_bad_row(

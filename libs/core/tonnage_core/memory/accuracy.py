@@ -1,15 +1,16 @@
 """Score the planner against a truth file: errors by metric, coverage of the intervals, false fits and refusals."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from tonnage_core.errors import BadInputError
 from tonnage_core.hardware import GpuSpec
 from tonnage_core.memory.intervals import Interval, interval
 from tonnage_core.memory.plan import MemoryPlan, plan_memory
 from tonnage_core.memory.request import MemoryRequest
-from tonnage_core.memory.truth import MEMORY, TruthRow, predict, request_of, start_result
+from tonnage_core.memory.truth import MEMORY, TruthError, TruthRow, predict, request_of, start_result
 from tonnage_core.models import ModelShape
 
 SCHEMA = "tonnage.accuracy/1"
@@ -45,17 +46,30 @@ class Answer:
 
 
 def answer(case: Case, *, use_pool: bool = True) -> Answer:
-    """Ask the planner one row's question."""
+    """Ask the planner one row's question; what it refuses to answer is counted with the reason.
+
+    A row that cannot be read is the file's fault and raises `TruthError`.
+    """
     row = case.row
     if row.metric not in MEMORY:
-        return Answer(case, reason=f"metric {row.metric} is not answered")
+        return Answer(case, reason=f"metric {row.metric[:40]} is not answered")
     if case.shape is None:
-        return Answer(case, reason=f"no config {row.config or row.model!r}")
+        return Answer(case, reason=f"no config {(row.config or row.model)[:80]!r}")
+    try:
+        return _ask(case, case.shape, use_pool)
+    except TruthError:
+        raise
+    except BadInputError as error:
+        return Answer(case, reason=str(error)[:200])
+
+
+def _ask(case: Case, shape: ModelShape, use_pool: bool) -> Answer:
+    row = case.row
     if row.metric == "start_result":
         # A pool on such a row stands for an unknown card only.
-        verdict = start_result(request_of(row, case.shape, case.gpu, use_pool=case.gpu is None))
+        verdict = start_result(request_of(row, shape, case.gpu, use_pool=case.gpu is None))
         return Answer(case, verdict=verdict, reason="" if verdict else "no card and no pool")
-    request = request_of(row, case.shape, case.gpu, use_pool=use_pool)
+    request = request_of(row, shape, case.gpu, use_pool=use_pool)
     plan = None if row.metric in BY_FORMULA else plan_memory(request)
     return _number(case, request, plan)
 
@@ -190,11 +204,3 @@ def row_record(one: Answer) -> Mapping[str, str]:
 
 def _plain(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"
-
-
-def with_constants(case: Case, **changes: float) -> MemoryRequest | None:
-    """A case's request from flags alone with other fitted constants; None without a config."""
-    if case.shape is None:
-        return None
-    request = request_of(case.row, case.shape, case.gpu, use_pool=False)
-    return replace(request, constants=replace(request.constants, **changes))

@@ -106,7 +106,7 @@ def max_model_len(request: MemoryRequest) -> int:
     limit = derived_max_len(request.shape)
     if request.max_model_len is None:
         return limit
-    if request.max_model_len > limit:
+    if request.max_model_len > limit and not request.allow_longer:
         raise RefusedError(
             f"max_model_len {request.max_model_len:,} is more than the {limit:,} positions of {request.shape.name};"
             f" use at most {limit:,}"

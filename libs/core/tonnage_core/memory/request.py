@@ -69,6 +69,8 @@ class MemoryRequest:
     adapters: Adapters | None = None
     speculation: Speculation | None = None
     constants: FittedConstants = FITTED
+    allow_longer: bool = False
+    """Take a max_model_len above the checkpoint's own limit, as an engine does when it is told to."""
 
     def __post_init__(self) -> None:
         for name, high in _WHOLE.items():
