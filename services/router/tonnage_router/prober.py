@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.1
 PROBE_TIMEOUT_S = 2.0
-MODELS_INTERVAL_S = 5.0
 FIRST_RETRY_S = 0.3
 """Between probes of an endpoint that is not healthy."""
 MIN_INDEX_SHARE = 0.05
@@ -60,7 +59,7 @@ class Prober:
                 health_due = now + (settings.health_interval_s if endpoint.probe_ok else FIRST_RETRY_S)
             if now >= models_due and endpoint.probe_ok:
                 await self.read_models(endpoint)
-                models_due = now + MODELS_INTERVAL_S
+                models_due = now + settings.models_interval_s
             if settings.metrics_interval_s and now >= metrics_due and endpoint.probe_ok:
                 await self.read_metrics(endpoint)
                 metrics_due = now + settings.metrics_interval_s

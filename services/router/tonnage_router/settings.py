@@ -100,6 +100,8 @@ class RouterSettings(Settings):
     health_interval_s: float = Field(default=2.0, gt=0)
     unhealthy_after: int = Field(default=2, ge=1)
     """Failed probes in a row that take an endpoint out."""
+    models_interval_s: float = Field(default=5.0, gt=0)
+    """Between looks at an engine's model list: how soon an adapter loaded elsewhere is routable, or gone."""
     metrics_interval_s: float = Field(default=1.0, ge=0)
     """Between polls of an engine's /metrics; 0 turns them off."""
     metrics_stale_s: float = Field(default=10.0, gt=0)

@@ -1,0 +1,65 @@
+"""Engines that answer at once with fixed bytes: python engine_stub.py TOKENS PORT..."""
+
+import asyncio
+import sys
+
+import uvloop
+
+TOKENS = int(sys.argv[1])
+EVENT = b'data: {"id":"c","object":"chat.completion.chunk","model":"mock","choices":[{"index":0,'
+EVENT += b'"delta":{"content":" token"}}]}\n\n'
+CHUNK = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
+DONE = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+USAGE = b'"usage":{"prompt_tokens":900,"completion_tokens":64,"total_tokens":964}'
+CHAT = b'{"id":"c","object":"chat.completion","model":"mock","choices":[{"index":0,'
+CHAT += b'"message":{"role":"assistant","content":"'
+CHAT += b"token " * 32 + b'"},"finish_reason":"stop"}],' + USAGE + b"}"
+MODELS = b'{"object":"list","data":[{"id":"mock","object":"model","max_model_len":32768}]}'
+
+
+def fixed(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+class Stub(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.buffer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        while True:
+            end = self.buffer.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            head = self.buffer[:end].lower()
+            at = head.find(b"content-length:")
+            length = int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+            if len(self.buffer) < end + 4 + length:
+                return
+            body, self.buffer = self.buffer[end + 4 : end + 4 + length], self.buffer[end + 4 + length :]
+            self.answer(head, body)
+
+    def answer(self, head: bytes, body: bytes) -> None:
+        write = self.transport.write  # type: ignore[attr-defined]
+        if b'"stream":true' in body:
+            write(STREAM_HEAD)
+            for _ in range(TOKENS):
+                write(CHUNK)
+            write(DONE)
+        elif head.startswith(b"post") and b"/render" not in head.split(b"\r\n", 1)[0]:
+            write(fixed(CHAT))
+        else:
+            write(fixed(MODELS))
+
+
+async def main() -> None:
+    loop = asyncio.get_running_loop()
+    servers = [await loop.create_server(Stub, "127.0.0.1", int(port), backlog=1024) for port in sys.argv[2:]]
+    await asyncio.gather(*(server.serve_forever() for server in servers))
+
+
+uvloop.run(main())

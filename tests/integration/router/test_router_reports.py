@@ -1,0 +1,119 @@
+"""Reports of other routers' users that need a whole router, beyond those the other files cover."""
+
+import asyncio
+from typing import Any
+
+import orjson
+
+CHAT = b'{"model":"m","messages":[]}'
+
+
+def entry(name: str, parent: str | None = None) -> dict[str, Any]:
+    return {"id": name, "object": "model", **({"parent": parent} if parent else {})}
+
+
+async def test_an_adapter_loaded_behind_the_routers_back_is_routable_and_gone_again(engines: Any, route: Any) -> None:
+    (engine,) = await engines(listed=[entry("m")])
+    router = await route([engine], models_interval_s=0.05)
+    assert (await router.post(b'{"model":"late"}')).status == 404
+    engine.listed = [entry("m"), entry("late", "m")]
+    await router.until(lambda: "late" in router.gateway.fleet.seen_models)
+    assert (await router.post(b'{"model":"late"}')).status == 200
+    engine.listed = [entry("m")]
+    await router.until(lambda: not router.gateway.scheduler.eligible("late"))
+    assert (await router.post(b'{"model":"late"}')).status == 503
+
+
+async def test_adapters_in_flight_are_not_taken_for_adapters_resident(engines: Any, route: Any) -> None:
+    page = b'vllm:lora_requests_info{max_lora="2",running_lora_adapters="busy",waiting_lora_adapters="busy"} 1.8e9\n'
+    (engine,) = await engines(listed=[entry("m"), entry("idle", "m")], metrics=page)
+    router = await route([engine], metrics_interval_s=0.05)
+    candidate = next(iter(router.gateway.fleet)).candidate
+    await router.until(lambda: candidate.adapter_slots == 2)
+    assert candidate.adapters == {"idle"}
+
+
+async def test_a_model_name_with_a_colon_is_an_exact_name(engines: Any, route: Any) -> None:
+    (engine,) = await engines(model="qwen:7b")
+    router = await route([engine])
+    assert (await router.post(b'{"model":"qwen:7b"}')).status == 200
+    assert (await router.post(b'{"model":"qwen"}')).status == 404
+
+
+async def test_request_ids_never_scatter_a_conversation(engines: Any, route: Any) -> None:
+    made = await engines(4)
+    router = await route(made, policy="session")
+    for number in range(12):
+        extra = b"x-request-id: r%d\r\nx-correlation-id: c%d\r\nx-session-id: chat-1\r\n" % (number, number)
+        assert (await router.post(CHAT, extra=extra)).status == 200
+    assert sorted(len(engine.calls) for engine in made) == [0, 0, 0, 12]
+
+
+async def test_sessions_of_like_names_are_different_sessions(engines: Any, route: Any) -> None:
+    made = await engines(4)
+    router = await route(made, policy="session")
+    for number in range(40):
+        await router.post(CHAT, extra=b"x-session-id: session-%d\r\n" % number)
+    assert sum(1 for engine in made if engine.calls) == 4
+
+
+async def test_an_engines_error_keeps_its_length_and_every_byte(engines: Any, route: Any) -> None:
+    error = b'{"object":"error","message":"too long \xe2\x82\xac","code":400}\n'
+
+    async def script(call: Any) -> None:
+        call.answer(error, "400 Bad Request")
+
+    router = await route(await engines(script=script))
+    answer = await router.post(CHAT)
+    assert (answer.body, answer.header(b"content-length")) == (error, b"%d" % len(error))
+
+
+async def test_too_long_prompts_do_not_take_the_fleet_down(engines: Any, route: Any) -> None:
+    async def script(call: Any) -> None:
+        call.answer(b"{}", "400 Bad Request" if b"long" in call.body else "200 OK")
+
+    made = await engines(2, script=script)
+    router = await route(made)
+    for _ in range(60):
+        assert (await router.post(b'{"model":"m","prompt":"long"}')).status == 400
+    assert (await router.post(CHAT)).status == 200
+
+
+async def test_a_half_open_breaker_ends_in_a_decision_under_many_requests(engines: Any, route: Any) -> None:
+    broken = True
+
+    async def script(call: Any) -> None:
+        if broken:
+            call.writer.transport.abort()
+        else:
+            call.answer()
+
+    router = await route(await engines(script=script), retries=0)
+    for _ in range(6):
+        await router.post(CHAT)
+    assert not next(iter(router.gateway.fleet)).candidate.healthy
+    broken = False
+    await router.until(lambda: next(iter(router.gateway.fleet)).candidate.healthy)
+    await router.post(CHAT)
+    answers = await asyncio.gather(*(router.post(CHAT) for _ in range(50)))
+    assert {a.status for a in answers} == {200}
+
+
+async def test_time_outs_errors_and_failing_closes_leave_no_count(engines: Any, route: Any) -> None:
+    async def script(call: Any) -> None:
+        turn = len(call.engine.calls) % 4
+        if turn == 0:
+            await call.reader.read(1)
+        elif turn == 1:
+            call.answer(b"{}", "500 Internal Server Error")
+        elif turn == 2:
+            call.writer.write(b"HTTP/1.1 nonsense\r\n\r\n")
+        else:
+            call.writer.transport.abort()
+
+    made = await engines(2, script=script)
+    router = await route(made, first_byte_timeout_s=0.3)
+    answers = await asyncio.gather(*(router.post(CHAT) for _ in range(40)))
+    assert all(a.status >= 500 for a in answers)
+    assert all("error" in orjson.loads(a.body) or a.body == b"{}" for a in answers)
+    assert router.counters() == [(0, 0, 0), (0, 0, 0)]
