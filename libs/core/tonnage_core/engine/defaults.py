@@ -6,14 +6,15 @@ Source: vLLM 0.32 `EngineArgs.get_batch_defaults` and `CacheConfig`; facts of a 
 from tonnage_core.engine.errors import BadEngineConfigError
 from tonnage_core.engine.types import EngineConfig
 from tonnage_core.hardware import GpuSpec
+from tonnage_core.memory import MemoryRequest, plan_memory
 from tonnage_core.models import ModelShape
+from tonnage_core.parallelism import Layout
 from tonnage_core.units import GIB
 
+VLLM_VERSION = "0.32.0"
 BLOCK_SIZE = 16
 GPU_MEMORY_UTILIZATION = 0.92
 _HUGE_GIB, _LARGE_GIB = 160, 70
-_RUNTIME_GIB = 1.5
-"""CUDA context, libraries and CUDA graphs: the middle of the boot logs on H100 and H200."""
 
 
 def batch_limits(gpu: GpuSpec) -> tuple[int, int]:
@@ -33,22 +34,31 @@ def pool_blocks(
     tp: int = 1,
     kv_dtype: str = "auto",
     utilization: float = GPU_MEMORY_UTILIZATION,
-    max_num_batched_tokens: int = 8192,
+    max_num_batched_tokens: int | None = None,
+    max_num_seqs: int | None = None,
 ) -> int:
-    """KV blocks left on each rank after weights, activations of the largest batch and the runtime.
+    """KV blocks that `memory.plan_memory` leaves on each of `tp` GPUs, every attention layer kept at full length.
 
-    Raises BadEngineConfigError when not even one block is left. `tonnage memory` derives the same from measured tables.
+    Raises BadEngineConfigError when no block is left, and what `plan_memory` raises for flags that vLLM refuses.
     """
-    if block_size < 1:
-        raise BadEngineConfigError(f"block_size is {block_size}; it must be at least 1")
-    wide = 2 * max(shape.widest_dense, shape.intermediate, shape.hidden)
-    activations = max_num_batched_tokens * (4 * shape.hidden + wide) * shape.element_bytes / tp
-    used = shape.weight_bytes(tp) + activations + _RUNTIME_GIB * GIB
-    left = utilization * gpu.memory_bytes - used
-    blocks = int(left // (block_size * shape.kv_bytes_per_token(kv_dtype, tp)))
+    request = MemoryRequest(
+        shape=shape,
+        gpu=gpu,
+        engine="vllm",
+        engine_version=VLLM_VERSION,
+        layout=Layout(tp),
+        kv_dtype=kv_dtype,
+        block_size=block_size,
+        gpu_memory_utilization=utilization,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+    )
+    (stage,) = plan_memory(request).stages
+    pool = stage.pool or 0.0
+    blocks = int(pool // (block_size * shape.kv_bytes_per_token(kv_dtype, tp)))
     if blocks < 2:
         raise BadEngineConfigError(
-            f"{shape.name} leaves no room for KV on {tp} x {gpu.name}: {used / GIB:.1f} GiB a GPU go before it, "
+            f"{shape.name} leaves no room for KV on {tp} x {gpu.name}: {stage.non_kv / GIB:.1f} GiB a GPU go first, "
             f"{utilization * gpu.memory_gib:.1f} GiB may be used; use more GPUs (--tp) or a smaller model"
         )
     return blocks
@@ -82,8 +92,9 @@ def engine_config_for(
             kv_dtype=kv_dtype,
             utilization=utilization,
             max_num_batched_tokens=batched,
+            max_num_seqs=max_num_seqs,
         )
-    longest = min(shape.max_position_embeddings, (num_blocks - 1) * block_size)
+    longest = min(shape.longest or shape.max_position_embeddings, (num_blocks - 1) * block_size)
     return EngineConfig(
         num_blocks=num_blocks,
         max_model_len=longest if max_model_len is None else max_model_len,
