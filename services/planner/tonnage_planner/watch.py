@@ -21,6 +21,8 @@ from tonnage_planner.settings import PlannerSettings
 from tonnage_runtime.clock import Clock
 from tonnage_runtime.errors import SettingsError
 
+METRICS_PATHS = ("/metrics", "/prometheus/metrics")
+NOT_METRICS = (Outcome.UNPARSABLE, Outcome.HTTP_ERROR, Outcome.NO_ENGINE_METRICS)
 ROUTER_QUEUE = "tonnage_router_queue_requests"
 log = logging.getLogger("tonnage.planner")
 
@@ -45,6 +47,7 @@ class Watch:
         self._metrics = metrics
         self._clock = clock
         self._in_flight: dict[str, asyncio.Task[None]] = {}
+        self._paths: dict[str, str] = {}
 
     async def run(self) -> None:
         """Tick for ever; cancels its scrapes when it is cancelled."""
@@ -93,6 +96,7 @@ class Watch:
             return
         self._fleet.source_error = None
         self._fleet.list_endpoints(endpoints, self._clock.monotonic())
+        self._paths = {url: path for url, path in self._paths.items() if url in set(self._fleet.urls)}
 
     def _decide(self) -> None:
         before = {pool: decided.decision.target for pool, decided in self._fleet.decided.items()}
@@ -120,10 +124,23 @@ class Watch:
         self._fleet.record(url, attempt)
 
     async def _attempt(self, url: str) -> Attempt:
+        """One scrape. An engine that answers, but not with metrics, is asked at its other path too (TensorRT-LLM keeps
+        JSON under `/metrics`); the path that gave metrics is asked first from then on.
+        """
+        first = self._paths.get(url, METRICS_PATHS[0])
+        attempt = await self._attempt_at(url, first)
+        if attempt.outcome in NOT_METRICS:
+            other = next(path for path in METRICS_PATHS if path != first)
+            second = await self._attempt_at(url, other)
+            if second.outcome is Outcome.OK:
+                self._paths[url] = other
+                return second
+        return attempt
+
+    async def _attempt_at(self, url: str, path: str) -> Attempt:
         started = self._clock.monotonic()
         try:
-            text = await self._scraper.text(f"{url.rstrip('/')}/metrics")
-            reading = read_engine(parse(text, WANTED))
+            reading = read_engine(parse(await self._scraper.text(url.rstrip("/") + path), WANTED))
         except ScrapeError as error:
             return Attempt(self._clock.monotonic(), error.outcome, detail=error.detail)
         except UnparsableError as error:

@@ -58,11 +58,19 @@ def test_sglang_tensor_parallel_ranks_are_the_same_requests() -> None:
     assert reading.gauges == {Signal.RUNNING: 6, Signal.WAITING: 2, Signal.KV_USAGE: 0.3}
 
 
-def test_tensorrt_llm_has_no_queue_and_says_so() -> None:
+def test_an_older_tensorrt_llm_has_no_queue_and_says_so() -> None:
     reading = read("trtllm_kv_cache_utilization 0.7", "trtllm_request_success_total 9")
-    assert reading.gauges == {Signal.KV_USAGE: 0.7}
+    assert reading.gauges == {Signal.KV_USAGE: 0.7, Signal.RUNNING: None, Signal.WAITING: None}
     assert reading.never_sent == (Signal.WAITING, Signal.RUNNING)
     assert reading.missing == ()
+
+
+def test_a_newer_tensorrt_llm_sends_its_queue() -> None:
+    reading = read(
+        "trtllm_kv_cache_utilization 0.7", "trtllm_num_requests_running 4", "trtllm_num_requests_waiting NaN"
+    )
+    assert reading.gauges[Signal.RUNNING] == 4
+    assert (reading.never_sent, reading.missing) == ((), (Signal.WAITING,))
 
 
 @pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "1.5"])

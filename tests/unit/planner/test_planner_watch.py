@@ -28,7 +28,8 @@ class FakeScraper:
 
     async def text(self, url: str) -> str:
         self.asked.append(url)
-        answer = self.answers[url.removesuffix("/metrics")]
+        base = url.removesuffix("/metrics")
+        answer = self.answers.get(base, Outcome.HTTP_ERROR)
         if isinstance(answer, asyncio.Event):
             await answer.wait()
             raise ScrapeError(Outcome.TIMEOUT, "waited")
@@ -133,6 +134,17 @@ async def test_a_failed_scrape_leaves_the_endpoint_unknown_and_is_counted(answer
     assert seen.reading is None
     assert outcome in seen.reason
     assert bench.gauge("tonnage_planner_scrapes_total", outcome=outcome) == 1
+
+
+@pytest.mark.parametrize("json_body", ['[{"iter": 1, "numActiveRequests": 2}]', "[]\n", '[{"iter": 1}]\n'])
+async def test_an_engine_with_json_under_metrics_is_read_at_its_other_path(json_body: str) -> None:
+    bench = Bench({"http://trt": json_body})
+    bench.scraper.answers["http://trt/prometheus"] = "trtllm_kv_cache_utilization 0.5\n"
+    for _ in range(3):
+        await bench.round()
+    assert bench.states() == {"http://trt": Knowledge.FRESH}
+    first, other = "http://trt/metrics", "http://trt/prometheus/metrics"
+    assert bench.scraper.asked == [first, other, other, other]
 
 
 async def test_a_dead_endpoint_turns_stale_and_then_its_series_say_unknown_not_zero() -> None:

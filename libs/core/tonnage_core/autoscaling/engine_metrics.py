@@ -1,9 +1,10 @@
 """What each engine calls its numbers, across versions.
 
 vLLM 0.9 to 0.32: `gpu_cache_usage_perc` became `kv_cache_usage_perc` and `gpu_prefix_cache_*` became `prefix_cache_*`;
-0.9 to 0.11 send both, so the newest name present wins and two names are never added up. SGLang has its own names and,
-when every scheduler reports, one series a tensor- and pipeline-parallel rank of the same requests. TensorRT-LLM has no
-gauge of running or waiting requests: those signals are absent for it, which is stated and is not zero.
+0.9 to 0.11 send both, so the newest name present wins and two names are never added up. SGLang has its own names (with
+a colon, or an underscore behind some collectors) and, when every scheduler reports, one series a tensor- and
+pipeline-parallel rank of the same requests. TensorRT-LLM sends running and waiting requests only in newer versions:
+without them those signals are absent, which is stated and is not zero.
 
 Sources: vLLM `vllm/v1/metrics/loggers.py` and pull requests 18354, 24110, 29330; SGLang
 `python/sglang/srt/observability/metrics_collector.py`; TensorRT-LLM `tensorrt_llm/metrics/collector.py`.
@@ -47,6 +48,8 @@ class EngineNames:
     prefixes: tuple[str, ...]
     gauges: Mapping[Signal, tuple[str, ...]]
     counters: Mapping[str, tuple[str, ...]]
+    optional: frozenset[Signal] = frozenset()
+    """Gauges that some versions of the engine do not have: absent is then no fault."""
 
 
 VLLM = EngineNames(
@@ -68,23 +71,32 @@ VLLM = EngineNames(
 )
 SGLANG = EngineNames(
     "sglang",
-    ("sglang:",),
+    ("sglang:", "sglang_"),
     {
-        Signal.RUNNING: ("sglang:num_running_reqs",),
-        Signal.WAITING: ("sglang:num_queue_reqs",),
-        Signal.KV_USAGE: ("sglang:token_usage",),
+        Signal.RUNNING: ("sglang:num_running_reqs", "sglang_num_running_reqs"),
+        Signal.WAITING: ("sglang:num_queue_reqs", "sglang_num_queue_reqs"),
+        Signal.KV_USAGE: ("sglang:token_usage", "sglang_token_usage"),
     },
     {
-        "prompt_tokens": ("sglang:prompt_tokens_total",),
-        "generation_tokens": ("sglang:generation_tokens_total",),
-        "finished_requests": ("sglang:num_requests_total",),
+        "prompt_tokens": ("sglang:prompt_tokens_total", "sglang_prompt_tokens_total"),
+        "generation_tokens": ("sglang:generation_tokens_total", "sglang_generation_tokens_total"),
+        "finished_requests": ("sglang:num_requests_total", "sglang_num_requests_total"),
     },
 )
 TRTLLM = EngineNames(
     "trtllm",
     ("trtllm_", "trtllm:"),
-    {Signal.KV_USAGE: ("trtllm_kv_cache_utilization", "trtllm:kv_cache_utilization")},
-    {"finished_requests": ("trtllm_request_success_total", "trtllm:request_success_total")},
+    {
+        Signal.RUNNING: ("trtllm_num_requests_running",),
+        Signal.WAITING: ("trtllm_num_requests_waiting",),
+        Signal.KV_USAGE: ("trtllm_kv_cache_utilization", "trtllm:kv_cache_utilization"),
+    },
+    {
+        "prompt_tokens": ("trtllm_prompt_tokens_total",),
+        "generation_tokens": ("trtllm_generation_tokens_total",),
+        "finished_requests": ("trtllm_request_success_total", "trtllm:request_success_total"),
+    },
+    optional=frozenset({Signal.RUNNING, Signal.WAITING}),
 )
 ENGINES = (VLLM, SGLANG, TRTLLM)
 
@@ -109,7 +121,7 @@ class EngineReading:
     missing: tuple[Signal, ...]
     """Gauges this engine should send and did not, or sent as NaN or out of range."""
     never_sent: tuple[Signal, ...]
-    """Gauges this engine has no name for."""
+    """Gauges this version of the engine does not have."""
 
 
 def read_engine(found: Exposition) -> EngineReading:
@@ -122,14 +134,15 @@ def read_engine(found: Exposition) -> EngineReading:
         gauges[signal] = None if name is None else _gauge(signal, found.samples[name])
         if name is not None:
             read_from[signal] = name
+    never = tuple(signal for signal in Signal if signal in names.optional and signal not in read_from)
     counters = {key: _counter(found, candidates) for key, candidates in names.counters.items()}
     return EngineReading(
         engine=names.engine,
         gauges=gauges,
         counters=counters,
         names=read_from,
-        missing=tuple(signal for signal, value in gauges.items() if value is None),
-        never_sent=tuple(signal for signal in Signal if signal not in names.gauges),
+        missing=tuple(signal for signal, value in gauges.items() if value is None and signal not in never),
+        never_sent=never,
     )
 
 

@@ -119,7 +119,7 @@ class Observation:
         return self.reading.gauges.get(signal)
 
     def never_sends(self, signal: Signal) -> bool:
-        """True for a signal this endpoint's engine has no name for."""
+        """True for a signal this version of the endpoint's engine does not have."""
         return self.reading is not None and signal in self.reading.never_sent
 
 
