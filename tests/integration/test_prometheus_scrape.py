@@ -215,3 +215,15 @@ def test_every_target_is_up(prometheus: str, fleet: list[Service]) -> None:
 )
 def test_each_parts_metrics_can_be_asked_for(prometheus: str, text: str, value: str) -> None:
     wait_for(text, lambda: [result["value"][1] for result in query(prometheus, text)] == [value])
+
+
+def test_prometheus_understands_every_query_of_every_dashboard(prometheus: str) -> None:
+    asked = [
+        target["expr"].replace("$pool", ".*")
+        for path in sorted((CHART / "dashboards").glob("*.json"))
+        for panel in json.loads(path.read_text())["panels"]
+        for target in panel.get("targets", [])
+    ]
+    assert len(asked) > 20
+    for text in asked:
+        query(prometheus, text)
