@@ -257,3 +257,12 @@ def test_speculative_tokens_add_state_pages_and_a_layer_of_cache() -> None:
     assert found.capacity is not None
     assert (found.grouping.smallest_block, found.capacity.sequence_blocks) == (1_600, 179)
     assert int(424 / 179 * 262_144) == 620_944
+
+
+def test_with_stages_bytes_of_a_token_are_those_of_one_gpu_and_the_tightest_stage_is_derived() -> None:
+    found = plan("meta-llama/Llama-3.1-70B", layout=Layout(tp=2, pp=2))
+    document = report_of(found)
+    assert document["kv_bytes_per_token"] == 80 * 2 * 8 * 128 * 2 // 4
+    assert [stage["stage"] for stage in document["stages"]] == [0, 1]
+    names = [step["name"] for step in document["steps"]]
+    assert "weights" in names and "stage_1_sampler" in names and "sampler" not in names

@@ -7,43 +7,18 @@ from tonnage_core.kv_cache.groups import Grouping, group_layers
 from tonnage_core.kv_cache.specs import CachedLayer, cache_type, cached_layers, heads_note
 from tonnage_core.kv_cache.static_pools import stage_costs, static_capacity
 from tonnage_core.kv_cache.versions import EngineFacts
-from tonnage_core.memory.activation import activation_peak
 from tonnage_core.memory.flags import Flags, derived_max_len, resolve
 from tonnage_core.memory.overheads import (
-    adapter_bytes,
-    draft_bytes,
     draft_mixers,
-    graph_bytes,
-    kernel_padding,
-    non_torch_bytes,
 )
 from tonnage_core.memory.request import MemoryRequest
-from tonnage_core.memory.steps import Derivation
+from tonnage_core.memory.stages import StageMemory, all_stages
+from tonnage_core.memory.steps import Derivation, Step
 from tonnage_core.models.layers import CompressedAttention, Experts, Layer
 from tonnage_core.models.shape import ModelShape
-from tonnage_core.models.weights import StageWeights, stage_weights
-from tonnage_core.quantization.formats import PRECISIONS, WeightFormat
+from tonnage_core.quantization.formats import PRECISIONS
 from tonnage_core.quantization.plan import QuantizationPlan, Rule
 from tonnage_core.units import GIB
-
-
-@dataclass(frozen=True)
-class StageMemory:
-    """Bytes on one rank of a stage; `pool` may be negative, which means it does not fit."""
-
-    stage: int
-    layers: int
-    weights: float
-    extras: float
-    activation: float
-    non_torch: float
-    graphs: float
-    pool: float | None
-
-    @property
-    def non_kv(self) -> float:
-        """Everything the engine counts against the pool; graphs only where the release does."""
-        return self.weights + self.extras + self.activation + self.non_torch
 
 
 @dataclass(frozen=True)
@@ -103,7 +78,8 @@ def plan_memory(request: MemoryRequest) -> MemoryPlan:
     grouping = group_layers(_cached(request, shape, flags), flags.facts)
     rules = SequenceRules(flags.max_model_len, flags.batched_tokens, flags.state_pages, request.decode_context_parallel)
     bounds = stage_bounds(shape.layers, request.layout.pp)
-    stages = _stages(request, shape, flags, bounds, log)
+    stages, traces = all_stages(request, shape, flags, bounds)
+    log.steps += traces[0].steps
     capacity = longest = None
     if all(stage.pool is not None for stage in stages):
         pools = [stage.pool or 0.0 for stage in stages]
@@ -111,12 +87,18 @@ def plan_memory(request: MemoryRequest) -> MemoryPlan:
         if flags.facts.engine == "vllm":
             capacity = pool_capacity(grouping, pools, bounds, rules, flags.facts)
             longest = longest_sequence(grouping, capacity.blocks, rules, limit)
+            log.steps += _binding_steps(capacity.stage, traces)
             _explain(grouping, rules, capacity, pools, flags.facts, log)
         else:
             capacity = _static(request, shape, flags, bounds, pools, rules, log)
             longest = min(limit, capacity.tokens) if capacity.concurrency > 0 else 0
     notes = (*flags.notes, *more, *_head_notes(shape, request.layout.tp), *_approximations(shape, flags.facts))
     return MemoryPlan(request, shape, flags, stages, grouping, rules, capacity, longest, log, notes)
+
+
+def _binding_steps(stage: int, traces: tuple[Derivation, ...]) -> list[Step]:
+    """The steps of the stage that binds, where it is not the first, which rank 0 of an engine logs."""
+    return [replace(step, name=f"stage_{stage}_{step.name}") for step in traces[stage].steps] if stage else []
 
 
 def _static(
@@ -168,90 +150,6 @@ def _approximations(shape: ModelShape, facts: EngineFacts) -> tuple[str, ...]:
     if windows and facts.engine == "trtllm":
         found.append("TensorRT-LLM: windowed layers counted at full length")
     return tuple(found)
-
-
-def _stages(
-    request: MemoryRequest, shape: ModelShape, flags: Flags, bounds: list[tuple[int, int]], log: Derivation
-) -> tuple[StageMemory, ...]:
-    layout, facts = request.layout, flags.facts
-    found = []
-    for index, weights in enumerate(stage_weights(shape, layout, flags.dense)):
-        # One stage is spelled out: the first, which is what the engine's rank 0 logs.
-        trace = log if index == 0 else Derivation()
-        first, last = index == 0, index == layout.pp - 1
-        layers = range(*bounds[index])
-        padding = kernel_padding(shape, layout, facts, layers, trace)
-        total = trace.gib("weights", _weights_formula(weights), weights.total + padding)
-        extras = _extras(request, shape, flags.dense, layers, last, trace)
-        peak = activation_peak(
-            shape,
-            layout,
-            facts,
-            tokens=flags.batched_tokens,
-            sequences=flags.max_num_seqs,
-            multimodal=request.multimodal,
-            first=first,
-            last=last,
-            constants=request.constants,
-            derivation=trace,
-        )
-        outside = non_torch_bytes(facts, layout, request.gpu, request.constants, trace)
-        graphs = graph_bytes(
-            shape,
-            layers,
-            flags.max_num_seqs,
-            eager=request.enforce_eager,
-            transient=peak.forward if facts.graph_transient else 0.0,
-            constants=request.constants,
-            log=trace,
-        )
-        stage = StageMemory(index, len(layers), total, extras, peak.total, outside, graphs, None)
-        found.append(replace(stage, pool=_pool(request, flags, stage, trace)))
-    return tuple(found)
-
-
-def _weights_formula(weights: StageWeights) -> str:
-    parts = {
-        "decoder": weights.decoder,
-        "experts": weights.experts,
-        "embedding": weights.embedding,
-        "head": weights.head,
-        "encoders": weights.encoders,
-        "rotary tables": weights.rotary,
-    }
-    return " + ".join(f"{name} {size / GIB:.3f}" for name, size in parts.items() if size)
-
-
-def _extras(
-    request: MemoryRequest, shape: ModelShape, dense: WeightFormat, layers: range, last: bool, log: Derivation
-) -> float:
-    total = 0.0
-    if request.adapters is not None:
-        total += adapter_bytes(shape, request.layout, layers, request.adapters, log)
-    if request.speculation is not None and last:
-        total += draft_bytes(shape, request.layout, dense, request.speculation, log)
-    return total
-
-
-def _pool(request: MemoryRequest, flags: Flags, stage: StageMemory, log: Derivation) -> float | None:
-    """Bytes left for the cache; what the fraction multiplies differs between engines."""
-    if request.pool_gib is not None:
-        return log.gib("kv_pool", "given", request.pool_gib * GIB)
-    if flags.memory_gib is None:
-        return None
-    total, share = flags.memory_gib * GIB, flags.fraction
-    held = stage.weights + stage.extras
-    if flags.facts.fraction_of == "free":
-        pool = share * (total - stage.non_kv)
-        return log.gib("kv_pool", f"{share:g} x ({flags.memory_gib:g} - non-KV {stage.non_kv / GIB:.3f})", pool)
-    if flags.facts.fraction_of == "static":
-        pool = share * (total - stage.non_torch) - held
-        formula = f"{share:g} x ({flags.memory_gib:g} - {stage.non_torch / GIB:.3f}) - weights {held / GIB:.3f}"
-        return log.gib("kv_pool", formula, pool)
-    graphs = stage.graphs if flags.facts.graphs_in_pool else 0.0
-    formula = f"{share:g} x {flags.memory_gib:g} - non-KV {stage.non_kv / GIB:.3f}"
-    formula += f" - graphs {graphs / GIB:.3f}" if graphs else ""
-    return log.gib("kv_pool", formula, share * total - stage.non_kv - graphs)
 
 
 def _explain(

@@ -4,8 +4,9 @@ from typing import Any
 
 from tonnage_core.kv_cache.capacity import stage_bounds
 from tonnage_core.kv_cache.specs import cache_type
-from tonnage_core.memory.plan import MemoryPlan, StageMemory, plan_memory
+from tonnage_core.memory.plan import MemoryPlan, plan_memory
 from tonnage_core.memory.request import MemoryRequest
+from tonnage_core.memory.stages import StageMemory
 from tonnage_core.models.caching import bytes_per_token
 from tonnage_core.units import GIB
 
@@ -38,7 +39,7 @@ def report_of(plan: MemoryPlan, version: str = "") -> dict[str, Any]:
         "cuda_graph_gib": _gib(first.graphs),
         "non_kv_total_gib": _gib(first.non_kv),
         "kv_cache_gib": None if first.pool is None else _gib(first.pool),
-        "kv_bytes_per_token": bytes_per_token(plan.shape, kind, plan.request.layout.tp),
+        "kv_bytes_per_token": bytes_per_token(plan.shape, kind, plan.request.layout.tp, plan.request.layout.pp),
         "kv_cache_blocks": capacity.blocks if capacity else None,
         "kv_cache_tokens": capacity.tokens if capacity else None,
         "max_concurrency_x": round(capacity.concurrency, 4) if capacity else None,

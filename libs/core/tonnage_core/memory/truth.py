@@ -188,7 +188,7 @@ def _by_formula(row: TruthRow, request: MemoryRequest) -> float:
 
     facts, _ = engine_facts(request.engine, request.engine_version)
     kind = cache_type(request.shape, facts, request.kv_dtype)
-    one = bytes_per_token(request.shape, kind, request.layout.tp)
+    one = bytes_per_token(request.shape, kind, request.layout.tp, request.layout.pp)
     if row.metric == "kv_bytes_per_token":
         return float(one)
     return one * (request.max_model_len or request.shape.max_position_embeddings) / GIB

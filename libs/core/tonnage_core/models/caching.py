@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tonnage_core.errors import BadInputError
 from tonnage_core.models.layers import Attention, CompressedAttention, Indexer, LatentAttention, Mixer
-from tonnage_core.parallelism import local_heads
+from tonnage_core.parallelism import local_heads, pipeline_stages
 
 if TYPE_CHECKING:
     from tonnage_core.models.shape import ModelShape
@@ -78,7 +78,12 @@ def compressed_bytes(mixer: CompressedAttention) -> int:
     return latent + mixer.rope_dim * ROTARY_BYTES + -(-(latent // 64 + 1) // 8) * 8
 
 
-def bytes_per_token(shape: "ModelShape", kv_dtype: str, tp: int) -> int:
-    """Cache bytes of one token on one rank over all layers, every attention layer at full length."""
+def bytes_per_token(shape: "ModelShape", kv_dtype: str, tp: int, pp: int = 1) -> int:
+    """Cache bytes of one token on one rank, every attention layer at full length; with stages, of the dearest one."""
     size = element_bytes(kv_dtype, shape)
-    return round(sum(token_bytes(layer.mixer, size, kv_dtype, tp) for layer in shape.stack))
+    costs = [token_bytes(layer.mixer, size, kv_dtype, tp) for layer in shape.stack]
+    start, dearest = 0, 0.0
+    for count in pipeline_stages(shape.layers, pp):
+        dearest = max(dearest, sum(costs[start : start + count]))
+        start += count
+    return round(dearest)
