@@ -36,6 +36,7 @@ from tonnage_sim.faults import Faults
 from tonnage_sim.http1.exchange import Exchange
 from tonnage_sim.http1.message import Request, Response, json_response
 from tonnage_sim.http1.routes import Routes
+from tonnage_sim.metric_types import Families
 from tonnage_sim.metrics import SimMetrics
 from tonnage_sim.settings import SimSettings
 
@@ -51,6 +52,7 @@ class Ports:
 
     clock: Clock
     registry: CollectorRegistry
+    """Series of the process and the interpreter."""
     shape: ModelShape
     gpu: GpuSpec
     crash: Callable[[], None]
@@ -145,8 +147,9 @@ def build_app(settings: SimSettings, ports: Ports) -> Simulator:
     """The simulated engine of `settings`."""
     names = settings.served_model_name or (settings.model,)
     plan = plan_engine(settings, ports.shape, ports.gpu, names[0])
+    families = Families()
     metrics = SimMetrics(
-        ports.registry,
+        families,
         model=names[0],
         max_model_len=plan.config.max_model_len,
         max_loras=settings.max_loras,
@@ -156,7 +159,7 @@ def build_app(settings: SimSettings, ports: Ports) -> Simulator:
     clock = EngineClock(ports.clock, settings.time_scale)
     loop = EngineLoop(plan.make, clock, observer, Outbox(settings.flush_interval_ms / 1e3))
     service = _service(settings, plan, names, clock, loop, Faults(ports.clock))
-    basic = Basic(service, ports.registry, observer)
+    basic = Basic(service, ports.registry, families, observer)
     simulator = Simulator(service, plan, metrics, basic, ports)
     _add_routes(simulator.routes, settings, service, metrics, basic)
     return simulator

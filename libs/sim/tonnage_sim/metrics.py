@@ -5,9 +5,7 @@ Times are engine time, seconds: wall time times the time scale.
 
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry
-
-from tonnage_sim.metric_types import Cell, Families, HistogramCell, ScalarFamily
+from tonnage_sim.metric_types import Cell, Families, Family, HistogramCell
 
 ENGINE = "0"
 
@@ -48,12 +46,12 @@ def token_bounds(limit: int) -> tuple[float, ...]:
 
 
 class SimMetrics:
-    """Every series of the engine, declared once against a registry."""
+    """Every series of the engine, declared once against a registry of families."""
 
     def __init__(
-        self, registry: CollectorRegistry, *, model: str, max_model_len: int, max_loras: int, cache: Mapping[str, str]
+        self, families: Families, *, model: str, max_model_len: int, max_loras: int, cache: Mapping[str, str]
     ) -> None:
-        self._families = Families()
+        self._families = families
         self._labels = (("engine", ENGINE), ("model_name", model))
         self._model = model
         self._max_loras = max_loras
@@ -70,7 +68,6 @@ class SimMetrics:
         info = self._families.gauge("vllm:cache_config_info", "The cache configuration, as labels")
         info.cell((*cache.items(), ("engine", ENGINE))).value = 1.0
         self._declare_http()
-        registry.register(self._families)
 
     def http(
         self, handler: str, method: str, status: int, request_bytes: int, response_bytes: int, took_s: float
@@ -112,7 +109,7 @@ class SimMetrics:
     def _histogram(self, name: str, documentation: str, bounds: tuple[float, ...]) -> HistogramCell:
         return self._families.histogram(name, documentation, bounds).cell(self._labels)
 
-    def _split(self, family: ScalarFamily, label: str, values: tuple[str, ...]) -> dict[str, Cell]:
+    def _split(self, family: Family[Cell], label: str, values: tuple[str, ...]) -> dict[str, Cell]:
         return {value: family.cell((*self._labels, (label, value))) for value in values}
 
     def _declare_usage(self) -> None:

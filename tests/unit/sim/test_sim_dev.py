@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from tonnage_core.engine.errors import BadEngineConfigError
 from tonnage_runtime.catalogue import load_gpu, load_model
@@ -125,9 +124,15 @@ def test_token_buckets_end_at_the_context() -> None:
 
 def test_a_million_prints_as_go_does() -> None:
     families = Families()
-    families.histogram("h", "", token_bounds(2_000_000)).cell(()).observe(7, times=3)
-    registry = CollectorRegistry()
-    registry.register(families)
-    samples = {s.labels.get("le"): s.value for m in registry.collect() for s in m.samples}
-    assert samples["5.0"] == 0
-    assert samples["10.0"] == samples["2e+06"] == samples["+Inf"] == 3
+    families.histogram("h", "words", token_bounds(2_000_000)).cell(()).observe(7, times=3)
+    lines = families.render().splitlines()
+    assert lines[:2] == ["# HELP h words", "# TYPE h histogram"]
+    assert 'h_bucket{le="5.0"} 0.0' in lines
+    assert 'h_bucket{le="2e+06"} 3.0' in lines
+    assert lines[-2:] == ["h_count 3.0", "h_sum 21.0"]
+
+
+def test_label_values_are_escaped() -> None:
+    families = Families()
+    families.gauge("g", "words").cell((("b", 'say "a\\b"\n'), ("a", "x"))).value = 1
+    assert families.render().splitlines()[-1] == r'g{a="x",b="say \"a\\b\"\n"} 1.0'

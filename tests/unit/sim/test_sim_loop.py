@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from tonnage_core.engine.batch import Batch
 from tonnage_core.engine.engine import Engine
@@ -19,6 +18,7 @@ from tonnage_sim.engine.observer import Observer
 from tonnage_sim.engine.outbox import Outbox
 from tonnage_sim.engine.output import Output
 from tonnage_sim.engine.sample import Parent, Sample
+from tonnage_sim.metric_types import Families
 from tonnage_sim.metrics import SimMetrics
 
 pytestmark = pytest.mark.looptime
@@ -62,7 +62,7 @@ class Heard:
 @asynccontextmanager
 async def looped(scale: float = 1.0) -> AsyncIterator[EngineLoop]:
     config = EngineConfig(num_blocks=100, max_model_len=1000, max_num_seqs=8)
-    metrics = SimMetrics(CollectorRegistry(), model="m", max_model_len=1000, max_loras=0, cache={})
+    metrics = SimMetrics(Families(), model="m", max_model_len=1000, max_loras=0, cache={})
     loop = EngineLoop(
         lambda: Engine(config, TenthSteps()), EngineClock(LoopClock(), scale), Observer(metrics), Outbox(0.0)
     )

@@ -7,6 +7,7 @@ from tonnage_sim.api.service import Service
 from tonnage_sim.engine.observer import Observer
 from tonnage_sim.http1.exchange import Exchange
 from tonnage_sim.http1.message import Request, Response, json_response
+from tonnage_sim.metric_types import Families
 
 VLLM_VERSION = "0.32.0"
 """The engine whose API this is."""
@@ -15,9 +16,11 @@ VLLM_VERSION = "0.32.0"
 class Basic:
     """The handlers."""
 
-    def __init__(self, service: Service, registry: CollectorRegistry, observer: Observer) -> None:
+    def __init__(self, service: Service, registry: CollectorRegistry, families: Families, observer: Observer) -> None:
+        """`registry` has the process's series, `families` the engine's."""
         self._service = service
         self._registry = registry
+        self._families = families
         self._observer = observer
         self._stale: Response | None = None
 
@@ -56,5 +59,5 @@ class Basic:
 
     def _scrape(self) -> Response:
         self._observer.gauges(self._service.loop.stats, self._service.clock.wall())
-        body, content_type = exposition(self._registry, "")
-        return Response(200, body, content_type)
+        process, content_type = exposition(self._registry, "")
+        return Response(200, process + self._families.render().encode(), content_type)

@@ -48,7 +48,7 @@ class Chat:
         top_prompt = body.top_logprobs if body.echo and body.prompt_logprobs is None else body.prompt_logprobs
         return json_response(self._whole(look, samples, collect, top_prompt))
 
-    def _prompt(self, body: ChatRequest, messages: list[Turn]) -> list[int]:
+    def _prompt(self, body: ChatRequest, messages: list[Turn]) -> Sequence[int]:
         reader = self._service.prompts
         truncate = body.truncate_prompt_tokens
         reader.check_request(body.output_limit, body.limit_name, truncate)
@@ -61,7 +61,7 @@ class Chat:
         )
         return reader.rendered(tokens, truncate, body.truncation_side)
 
-    def _ask(self, body: ChatRequest, prompt: list[int], adapter: str | None, priority: int) -> Ask:
+    def _ask(self, body: ChatRequest, prompt: Sequence[int], adapter: str | None, priority: int) -> Ask:
         service = self._service
         limit = output_limit(service.prompts.max_model_len, body.output_limit, len(prompt))
         check_sampling(body, limit, body.top_logprobs)
@@ -76,7 +76,7 @@ class Chat:
         )
 
     def _look(
-        self, body: ChatRequest, request: Request, model: str, prompt: list[int], messages: list[Turn]
+        self, body: ChatRequest, request: Request, model: str, prompt: Sequence[int], messages: list[Turn]
     ) -> ChatLook:
         role = "assistant" if body.add_generation_prompt else messages[-1].role
         return ChatLook(

@@ -1,7 +1,7 @@
 """POST /v1/completions."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from tonnage_core import engine_text
 from tonnage_sim.api.bodies import read_json
@@ -51,7 +51,7 @@ class Completions:
         await collect.wait()
         return json_response(self._whole(look, samples, collect, body.prompt_logprobs))
 
-    def _prompts(self, body: CompletionRequest, prompt: Prompt) -> list[list[int]]:
+    def _prompts(self, body: CompletionRequest, prompt: Prompt) -> list[Sequence[int]]:
         reader = self._service.prompts
         truncate, side = body.truncate_prompt_tokens, body.truncation_side
         reader.check_request(body.max_tokens, "max_tokens", truncate)
@@ -66,14 +66,14 @@ class Completions:
         if isinstance(prompt, str):
             return [reader.text(prompt, truncate, side)]
         if isinstance(prompt[0], int):
-            return [reader.ids([t for t in prompt if isinstance(t, int)], truncate, side)]
+            return [reader.ids(cast(list[int], prompt), truncate, side)]
         return [
             reader.text(one, truncate, side) if isinstance(one, str) else reader.ids(list(one), truncate, side)
             for one in prompt
             if not isinstance(one, int)
         ]
 
-    def _ask(self, body: CompletionRequest, tokens: list[int], adapter: str | None, priority: int) -> Ask:
+    def _ask(self, body: CompletionRequest, tokens: Sequence[int], adapter: str | None, priority: int) -> Ask:
         service = self._service
         only_echo = bool(body.echo) and body.max_tokens == 0
         limit = output_limit(service.prompts.max_model_len, body.max_tokens, len(tokens))
@@ -90,7 +90,9 @@ class Completions:
             priority=priority,
         )
 
-    def _look(self, body: CompletionRequest, request: Request, model: str, prompts: list[list[int]]) -> CompletionLook:
+    def _look(
+        self, body: CompletionRequest, request: Request, model: str, prompts: list[Sequence[int]]
+    ) -> CompletionLook:
         echo = ("only" if body.max_tokens == 0 else "prompt") if body.echo else None
         return CompletionLook(
             request_id=self._service.request_id("cmpl", request, body.request_id),

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import math
 from array import array
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -72,7 +73,7 @@ class Embeddings:
             }
         )
 
-    def _prompts(self, given: list[int] | list[list[int]] | str | list[str]) -> list[list[int]]:
+    def _prompts(self, given: list[int] | list[list[int]] | str | list[str]) -> list[Sequence[int]]:
         reader = self._service.prompts
         if not given:
             raise ApiError("You must pass at least one prompt")
@@ -85,7 +86,7 @@ class Embeddings:
         ]
 
 
-def vector(tokens: list[int], size: int) -> list[float]:
+def vector(tokens: Sequence[int], size: int) -> list[float]:
     """A unit vector that depends on the tokens alone."""
     drawn = array("h")
     drawn.frombytes(hashlib.shake_128(array("I", tokens).tobytes()).digest(2 * size))

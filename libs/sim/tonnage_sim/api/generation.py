@@ -60,7 +60,8 @@ class Generator:
         self._loop.abort(sample.request_id for _, sample in prepared)
 
     def _samples(self, ask: Ask, sink: Sink, first_index: int) -> list[tuple[EngineRequest, Sample]]:
-        packed = array("I", ask.prompt).tobytes()
+        ids = ask.prompt if isinstance(ask.prompt, array) else array("I", ask.prompt)
+        packed = ids.tobytes()
         seed = seed_hash(self._model, ask.adapter, ask.salt)
         hashes = tuple(hash_bytes(seed, packed, self._block_bytes))
         tail = tuple(ask.prompt[len(hashes) * self.block_size :])

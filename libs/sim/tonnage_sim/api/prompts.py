@@ -1,5 +1,7 @@
 """Prompts to token ids within the model's context, refused in vLLM's words."""
 
+from collections.abc import Sequence
+
 from tonnage_core import engine_text
 from tonnage_sim.errors import ApiError
 
@@ -37,10 +39,10 @@ class PromptReader:
                 value=truncate,
             )
 
-    def text(self, text: str, truncate: int | None = None, side: str | None = None) -> list[int]:
+    def text(self, text: str, truncate: int | None = None, side: str | None = None) -> Sequence[int]:
         """The ids of a text prompt."""
         self.check_text(text, truncate)
-        return self.rendered(engine_text.encode(text), truncate, side)
+        return self.rendered(engine_text.encode_array(text), truncate, side)
 
     def check_text(self, text: str, truncate: int | None) -> None:
         """Refuse text that cannot be encoded, or is too long to be worth it."""
@@ -56,18 +58,19 @@ class PromptReader:
                 value=len(text),
             )
 
-    def rendered(self, tokens: list[int], truncate: int | None, side: str | None) -> list[int]:
+    def rendered(self, tokens: Sequence[int], truncate: int | None, side: str | None) -> Sequence[int]:
         """Ids that come from text, checked; as a tokenizer that stops early does, one too many stands for any more."""
-        return self._fitted(tokens if truncate is not None else tokens[: self.max_model_len + 1], truncate, side)
+        limit = self.max_model_len + 1
+        return self._fitted(tokens[:limit] if truncate is None and len(tokens) > limit else tokens, truncate, side)
 
-    def ids(self, tokens: list[int], truncate: int | None = None, side: str | None = None) -> list[int]:
+    def ids(self, tokens: list[int], truncate: int | None = None, side: str | None = None) -> Sequence[int]:
         """A prompt of token ids, checked."""
         fitted = self._fitted(tokens, truncate, side)
         if max(fitted) >= engine_text.TOKENS:
             raise ApiError(f"Token id {max(fitted)} is out of vocabulary")
         return fitted
 
-    def _fitted(self, tokens: list[int], truncate: int | None, side: str | None) -> list[int]:
+    def _fitted(self, tokens: Sequence[int], truncate: int | None, side: str | None) -> Sequence[int]:
         if truncate is not None:
             keep = self.max_model_len - 1 if truncate < 0 else truncate
             tokens = tokens[len(tokens) - keep :] if side == "left" and len(tokens) > keep else tokens[:keep]
