@@ -245,6 +245,25 @@ def test_of_two_equal_blocks_the_one_filled_first_serves_whether_steps_are_taken
     assert first_owner(ahead=True) == first_owner(ahead=False) == "ahead"
 
 
+def test_running_ahead_notices_that_generated_text_has_made_room_for_a_waiting_prompt() -> None:
+    engine = _engine(num_blocks=13, max_model_len=48)
+    seed = seed_hash("m", None, None)
+    running = hash_blocks(seed, list(range(5)), 4)
+    _submit(engine, "a", 5, 20, block_hashes=running, tail=(4,), output_token=_counting_from(5))
+    _submit(
+        engine,
+        "b",
+        45,
+        3,
+        block_hashes=hash_blocks(seed, list(range(45)), 4),
+        tail=(44,),
+        output_token=_counting_from(45),
+    )
+    by_id = {timeline.request_id: timeline for timeline in engine.run_until(1.0)}
+    assert by_id["b"].scheduled_s == pytest.approx(0.003)
+    assert by_id["b"].hit_tokens == 8
+
+
 def test_samples_need_a_seat_each() -> None:
     engine = _engine(max_num_seqs=3)
     _submit(engine, "a", n=2)
