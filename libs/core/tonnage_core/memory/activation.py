@@ -43,6 +43,7 @@ def activation_peak(
     *,
     tokens: int,
     sequences: int,
+    context_rows: int = 0,
     multimodal: bool = True,
     first: bool = True,
     last: bool = True,
@@ -55,7 +56,8 @@ def activation_peak(
     formula = f"{tokens:,} tokens x {shape.hidden:,} hidden x {size} B"
     hidden = log.gib("hidden_states", formula, tokens * shape.hidden * size)
     workspace = _expert_workspace(shape, layout, tokens, facts, log)
-    moments = {"forward": _forward(shape, layout, tokens, workspace > 0, log)}
+    context = _latent_context(shape, layout, context_rows, log)
+    moments = {"forward": _forward(shape, layout, tokens, workspace > 0, log) + context}
     if last and facts.sampler_bytes:
         moments["sampler"] = hidden + _sampler(shape, facts, min(sequences, tokens), log)
     kept = workspace
@@ -87,6 +89,27 @@ def _forward(shape: ModelShape, layout: Layout, tokens: int, workspace: bool, lo
     widest = max((_layer_elements(shape, layer, layout, workspace) for layer in shape.distinct_layers), default=0.0)
     size = shape.element_bytes
     return log.gib("forward", f"{tokens:,} tokens x {widest:,.0f} live elements x {size} B", tokens * widest * size)
+
+
+def _latent_context(shape: ModelShape, layout: Layout, rows: int, log: Derivation) -> float:
+    """Keys and values of earlier chunks that latent attention expands for a prefill; sparse kernels expand none."""
+    found = [layer.mixer for layer in shape.distinct_layers if isinstance(layer.mixer, LatentAttention)]
+    widest = max((one.heads * (one.nope_dim + one.v_head_dim) for one in found if one.indexer is None), default=0)
+    if not widest or not rows:
+        return 0.0
+    wide = widest // layout.tp
+    formula = f"{rows:,} rows x {wide:,} expanded x {shape.element_bytes} B"
+    return log.gib("latent_context", formula, rows * wide * shape.element_bytes)
+
+
+def context_rows(facts: EngineFacts, max_model_len: int, sequences: int, block: int) -> int:
+    """Rows of the chunked-prefill workspace: eight full sequences, at most 65,536, at least a page a sequence.
+
+    Source: vLLM `v1/attention/backends/mla/common.py` (Apache-2.0), facts only.
+    """
+    if facts.engine != "vllm" or not facts.sampler_bytes:
+        return 0
+    return max(min(max(8 * max_model_len, 4 * sequences * block), 1 << 16), sequences * block)
 
 
 def _layer_elements(shape: ModelShape, layer: Layer, layout: Layout, workspace: bool) -> float:
@@ -160,11 +183,11 @@ def _encoders(shape: ModelShape, layout: Layout, tokens: int, log: Derivation) -
     size = shape.element_bytes
     for encoder in shape.encoders:
         items = max(1, max(tokens, encoder.item_tokens) // encoder.item_tokens)
-        outputs = items * encoder.item_tokens * shape.hidden * size
+        wide = shape.hidden * encoder.output_copies
+        # Deep layers also keep an input buffer of a whole step each.
+        outputs = (items * encoder.item_tokens * wide + tokens * (wide - shape.hidden)) * size
         inputs = items * encoder.item_elements * size
-        formula = (
-            f"({encoder.item_tokens:,} embeddings x {shape.hidden:,} + {encoder.item_elements:,} inputs) x {size} B"
-        )
+        formula = f"({encoder.item_tokens:,} embeddings x {wide:,} + {encoder.item_elements:,} inputs) x {size} B"
         held += log.gib(f"{encoder.kind}_budget", f"{items} items x {formula}", outputs + inputs)
         alive = encoder.hidden_elements + encoder.wide_elements / layout.tp
         peak = max(peak, items * encoder.item_patches * alive * size)

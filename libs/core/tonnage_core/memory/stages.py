@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from tonnage_core.memory.activation import activation_peak
+from tonnage_core.memory.activation import activation_peak, context_rows
 from tonnage_core.memory.flags import Flags
 from tonnage_core.memory.overheads import adapter_bytes, draft_bytes, graph_bytes, kernel_padding, non_torch_bytes
 from tonnage_core.memory.request import MemoryRequest
@@ -37,6 +37,8 @@ def all_stages(
 ) -> tuple[tuple[StageMemory, ...], tuple[Derivation, ...]]:
     """Memory of every pipeline stage, and how each was derived."""
     layout, facts = request.layout, flags.facts
+    block = request.block_size or facts.block
+    rows = context_rows(facts, flags.max_model_len, flags.max_num_seqs, block)
     found, traces = [], []
     for index, weights in enumerate(stage_weights(shape, layout, flags.dense)):
         trace = Derivation()
@@ -51,6 +53,7 @@ def all_stages(
             facts,
             tokens=flags.batched_tokens,
             sequences=flags.max_num_seqs,
+            context_rows=rows,
             multimodal=request.multimodal,
             first=first,
             last=last,

@@ -27,6 +27,8 @@ class Encoder:
     item_patches: int
     hidden_elements: int
     wide_elements: int
+    output_copies: int = 1
+    """Hidden-size vectors an embedding carries: one, and one for each deep layer it feeds."""
 
 
 def encoders_of(config: Fields, text_hidden: int) -> tuple[Encoder, ...]:
@@ -81,7 +83,8 @@ def _vision(config: Fields, vision: Fields, text_hidden: int) -> Encoder:
         projector = [replace(tensor, split=Split.NONE) for tensor in projector]
     tensors = _repeat(block, "vision_tower.layers", layers) + _patches(vision, hidden) + projector
     wide = width * (3 if kind in _GATED else 2)
-    return Encoder("vision", tuple(tensors), *_item(config, vision), 2 * hidden, wide)
+    deep = len(vision.sequence("deepstack_visual_indexes") or ())
+    return Encoder("vision", tuple(tensors), *_item(config, vision), 2 * hidden, wide, 1 + deep)
 
 
 def _patches(vision: Fields, hidden: int) -> list[Tensor]:
