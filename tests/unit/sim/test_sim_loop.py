@@ -74,10 +74,14 @@ async def looped(scale: float = 1.0) -> AsyncIterator[EngineLoop]:
         await asyncio.gather(task, return_exceptions=True)
 
 
+def said(tokens: int) -> Output:
+    return Output(tokens, lambda: (300,) * tokens, visible=6 * tokens, finish_reason="length")
+
+
 def submit(loop: EngineLoop, tokens: int) -> tuple[Heard, str]:
     heard, name = Heard(), str(next(IDS))
     request = EngineRequest(request_id=name, prompt_tokens=4, output_tokens=tokens, tail=(1, 2, 3, 4))
-    sample = Sample(name, 0, 4, Output((300,) * tokens, 6 * tokens, "length"), heard, Parent(1, 1))
+    sample = Sample(name, 0, 4, said(tokens), heard, Parent(1, 1))
     loop.submit([(request, sample)])
     return heard, name
 
@@ -171,7 +175,7 @@ async def test_a_refused_batch_leaves_nothing_behind() -> None:
         pairs = [
             (
                 EngineRequest(request_id=name, prompt_tokens=4, output_tokens=tokens, tail=(1, 2, 3, 4)),
-                Sample(name, 0, 4, Output((300,) * tokens, 0, "length"), heard, Parent(1, 1)),
+                Sample(name, 0, 4, said(tokens), heard, Parent(1, 1)),
             )
             for name, tokens, heard in (("good", 1, good), ("bad", 5000, bad))
         ]

@@ -74,5 +74,17 @@ def test_a_length_is_at_least_one_token(sigma: float, expected: set[int] | None)
 
 
 def test_text_of_the_first_tokens_is_a_prefix() -> None:
-    output = Output(tuple(engine_text.encode(" babab bobob")), 12, "length")
+    output = Output(2, lambda: engine_text.encode(" babab bobob"), visible=12, finish_reason="length")
     assert output.text_until(1) == " babab"
+
+
+def test_tokens_are_made_once_and_only_when_asked_for() -> None:
+    made: list[int] = []
+
+    def draw() -> list[int]:
+        made.append(1)
+        return [300, 301]
+
+    output = Output(2, draw, visible=12, finish_reason="length")
+    assert (output.length, made) == (2, [])
+    assert (output.token_ids[1], output.text, made) == (301, engine_text.decode([300, 301]), [1])

@@ -72,7 +72,7 @@ class ChatChunks:
     def token(self, sample: Sample, index: int) -> bytes:
         """Token number `index`."""
         output = sample.output
-        last = index + 1 == len(output.token_ids)
+        last = index + 1 == output.length
         if self._words and not last:
             return self._words[sample.index].join(engine_text.word_bytes(output.token_ids[index]))
         finish = output.finish_reason if last else None

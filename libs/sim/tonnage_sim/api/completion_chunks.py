@@ -58,9 +58,9 @@ class CompletionChunks:
     def token(self, sample: Sample, index: int) -> bytes:
         """Token number `index`."""
         output = sample.output
-        if self._words and index + 1 < len(output.token_ids):
+        if self._words and index + 1 < output.length:
             return self._words[sample.index].join(engine_text.word_bytes(output.token_ids[index]))
-        finish = output.finish_reason if index + 1 == len(output.token_ids) else None
+        finish = output.finish_reason if index + 1 == output.length else None
         return self._chunk(sample, index, output.text_of(index), finish)
 
     def cut_short(self, sample: Sample, reason: str) -> bytes:

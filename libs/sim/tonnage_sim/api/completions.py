@@ -1,7 +1,7 @@
 """POST /v1/completions."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from tonnage_core import engine_text
 from tonnage_sim.api.bodies import read_json
@@ -66,7 +66,7 @@ class Completions:
         if isinstance(prompt, str):
             return [reader.text(prompt, truncate, side)]
         if isinstance(prompt[0], int):
-            return [reader.ids(cast(list[int], prompt), truncate, side)]
+            return [reader.ids(prompt, truncate, side)]
         return [
             reader.text(one, truncate, side) if isinstance(one, str) else reader.ids(list(one), truncate, side)
             for one in prompt

@@ -9,7 +9,7 @@ from tonnage_core.engine.errors import EngineError
 from tonnage_core.engine.types import EngineRequest, OutputToken
 from tonnage_core.prefix_index.block_hash import chain, hash_bytes, seed_hash
 from tonnage_sim.engine.loop import EngineLoop
-from tonnage_sim.engine.output import LengthDraw, StopRules, draw_output
+from tonnage_sim.engine.output import LengthDraw, Output, StopRules, draw_output
 from tonnage_sim.engine.sample import Parent, Sample, Sink
 from tonnage_sim.errors import ApiError
 
@@ -71,18 +71,17 @@ class Generator:
         for number in range(ask.n):
             output = draw_output(key, number, ask.rules, self._lengths)
             request_id = str(next(self._ids))
-            tokens = output.token_ids
             request = EngineRequest(
                 request_id=request_id,
                 prompt_tokens=len(ask.prompt),
                 block_hashes=hashes,
                 tail=tail,
-                output_tokens=len(tokens),
+                output_tokens=output.length,
                 finish_reason=output.finish_reason,
                 priority=ask.priority,
                 adapter=ask.adapter,
                 salt=ask.salt,
-                output_token=_teller(tokens),
+                output_token=_teller(output),
             )
             sample = Sample(
                 request_id=request_id,
@@ -98,8 +97,8 @@ class Generator:
         return made
 
 
-def _teller(tokens: Sequence[int]) -> OutputToken:
+def _teller(output: Output) -> OutputToken:
     def tell(_: int, index: int) -> int:
-        return tokens[index]
+        return output.token_ids[index]
 
     return tell

@@ -66,7 +66,7 @@ class Stream:
 
     def tokens(self, sample: Sample, count: int) -> None:
         """`count` more tokens of `sample` came out."""
-        last = sample.produced == len(sample.output.token_ids)
+        last = sample.produced == sample.output.length
         self._outbox.add(self, urgent=last or not self._opened)
         cut_after = self._faults.cut_after
         if cut_after is not None:
@@ -112,7 +112,7 @@ class Stream:
         frames = [
             self._chunks.cut_short(sample, reason)
             for sample, reason in self._ended.items()
-            if sample.produced < len(sample.output.token_ids)
+            if sample.produced < sample.output.length
         ]
         if self._final_usage is not None:
             frames.append(self._chunks.usage(self._final_usage(self._samples, self._first_cached)))

@@ -12,7 +12,7 @@ requests get equal answers from any replica with the same simulator seed:
 import hashlib
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
@@ -46,15 +46,34 @@ class StopRules:
     include_string: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class Output:
-    """One sample's whole output."""
+    """One sample's whole output. Its tokens are made when first asked for: a waiting sample is a few numbers."""
 
-    token_ids: Sequence[int]
-    visible: int
-    """Characters shown; less than the tokens' text when a stop string cut it."""
-    finish_reason: Literal["length", "stop"]
-    stop_reason: int | str | None = None
+    __slots__ = ("_draw", "_tokens", "finish_reason", "length", "stop_reason", "visible")
+
+    def __init__(
+        self,
+        length: int,
+        draw: Callable[[], Sequence[int]],
+        *,
+        visible: int,
+        finish_reason: Literal["length", "stop"],
+        stop_reason: int | str | None = None,
+    ) -> None:
+        """`length` in tokens; `visible` characters are shown, fewer than the text when a stop string cut it."""
+        self.length = length
+        self.visible = visible
+        self.finish_reason: Literal["length", "stop"] = finish_reason
+        self.stop_reason = stop_reason
+        self._draw = draw
+        self._tokens: Sequence[int] | None = None
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """Every token."""
+        if self._tokens is None:
+            self._tokens = self._draw()
+        return self._tokens
 
     @property
     def text(self) -> str:
@@ -74,12 +93,13 @@ class Output:
 def draw_output(key: bytes, sample: int, rules: StopRules, lengths: LengthDraw) -> Output:
     """The output of sample number `sample` of the request with this key."""
     seed = key + sample.to_bytes(4, "little")
-    words, ended = _length(seed, rules, lengths)
-    tokens = _words(seed, words)
-    if ended:
-        tokens[-1] = engine_text.END_OF_TURN
-    visible = (words - ended) * engine_text.WORD_CHARS
-    output = Output(tokens, visible, "stop" if ended else "length")
+    length, ended = _length(seed, rules, lengths)
+    output = Output(
+        length,
+        lambda: _words(seed, length, ended=ended),
+        visible=(length - ended) * engine_text.WORD_CHARS,
+        finish_reason="stop" if ended else "length",
+    )
     return _stopped(output, rules) if rules.strings or rules.token_ids else output
 
 
@@ -92,10 +112,13 @@ def _length(seed: bytes, rules: StopRules, lengths: LengthDraw) -> tuple[int, bo
     return (natural, True) if natural <= rules.max_tokens else (rules.max_tokens, False)
 
 
-def _words(seed: bytes, count: int) -> "array[int]":
+def _words(seed: bytes, count: int, *, ended: bool) -> "array[int]":
     drawn = array("H")
     drawn.frombytes(hashlib.shake_128(seed).digest(2 * count))
-    return array("I", map(engine_text.WORD_BASE.__add__, drawn))
+    tokens = array("I", map(engine_text.WORD_BASE.__add__, drawn))
+    if ended:
+        tokens[-1] = engine_text.END_OF_TURN
+    return tokens
 
 
 def _stopped(output: Output, rules: StopRules) -> Output:
@@ -107,11 +130,13 @@ def _stopped(output: Output, rules: StopRules) -> Output:
     found = [(text.find(s, start) + len(s), s) for s in rules.strings if text.find(s, start) >= 0]
     end, string = min(found, default=(None, ""))
     if end is not None and (by_token is None or end <= by_token * engine_text.WORD_CHARS):
-        kept = -(-end // engine_text.WORD_CHARS)
         visible = end if rules.include_string else end - len(string)
-        return Output(tokens[:kept], visible, "stop", string)
+        return _cut(tokens, -(-end // engine_text.WORD_CHARS), visible, string)
     if by_token is None:
         return output
-    return Output(
-        tokens[: by_token + 1], min(output.visible, by_token * engine_text.WORD_CHARS), "stop", tokens[by_token]
-    )
+    return _cut(tokens, by_token + 1, min(output.visible, by_token * engine_text.WORD_CHARS), tokens[by_token])
+
+
+def _cut(tokens: Sequence[int], length: int, visible: int, reason: int | str) -> Output:
+    kept = tokens[:length]
+    return Output(length, lambda: kept, visible=visible, finish_reason="stop", stop_reason=reason)
