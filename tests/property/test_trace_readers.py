@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tonnage_core.prefix_index.ceiling import ceiling
@@ -34,6 +34,7 @@ def read(data: bytes) -> Trace | None:
         return None
 
 
+@settings(deadline=None)
 @given(st.one_of(st.binary(), st.binary().map(lambda b: b"{" + b), json_lines, csv_lines, csv_good))
 @example(b"{\x00}")
 @example(b'{"timestamp": 1e400}')
@@ -56,6 +57,7 @@ ids = st.integers(0, MAX_HASH_ID)
 vocabularies = st.lists(st.integers(0, 1 << 20), min_size=2, max_size=50, unique=True).map(Vocabulary)
 
 
+@settings(deadline=None)
 @given(ids, ids, vocabularies)
 def test_two_blocks_are_equal_exactly_when_their_ids_are(one: int, other: int, vocabulary: Vocabulary) -> None:
     for chosen in (None, vocabulary):
@@ -71,6 +73,7 @@ def requests(draw: st.DrawFn) -> TraceRequest:
     return TraceRequest(0, 0.0, length, draw(st.integers(1, 100)), hash_ids)
 
 
+@settings(deadline=None)
 @given(requests(), st.integers(1, 2500))
 def test_a_prompt_has_the_length_asked_for_and_truncation_keeps_its_beginning(request: TraceRequest, most: int) -> None:
     whole, cut = prompt_token_ids(request), prompt_token_ids(truncated(request, most))
@@ -78,6 +81,7 @@ def test_a_prompt_has_the_length_asked_for_and_truncation_keeps_its_beginning(re
     assert cut == whole[:most]
 
 
+@settings(deadline=None)
 @given(
     st.lists(requests(), max_size=8), st.sampled_from([1, 8, 16, 48, 128]), st.one_of(st.none(), st.integers(0, 300))
 )

@@ -1,7 +1,7 @@
 """The schedule holds whatever the server does, and the delay a server causes shows."""
 
 import gc
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -46,8 +46,8 @@ async def test_latency_counts_from_the_intended_instant_even_when_the_generator_
     body = b"POST /v1/completions HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\n\r\n"
 
     def slow_write(number: int) -> bytes:
-        end = perf_counter() + (0.3 if number == 1 else 0.0)
-        while perf_counter() < end:
+        end = process_time() + (0.3 if number == 1 else 0.0)
+        while process_time() < end:
             pass
         return body
 

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.loadgen.conftest import DONE, token, usage, whole_stream
@@ -24,12 +24,14 @@ def shape(stream: CompletionStream) -> tuple[int, object, bool, bytes | None]:
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
+@settings(deadline=None)
 @given(cuts=st.lists(st.integers(0, 10_000), max_size=30))
 def test_any_cut_and_any_line_end_read_the_same(newline: bytes, cuts: list[int]) -> None:
     data = (b": hello\n\nevent: x\n" + whole_stream(4, prompt=17)).replace(b"\n", newline)
     assert shape(fed(data, cuts)) == shape(fed(whole_stream(4, prompt=17)))
 
 
+@settings(deadline=None)
 @given(st.binary(), st.lists(st.integers(0, 100), max_size=8))
 def test_any_bytes_are_read_without_a_crash(data: bytes, cuts: list[int]) -> None:
     stream = fed(b"data: " + data, cuts)
@@ -38,6 +40,7 @@ def test_any_bytes_are_read_without_a_crash(data: bytes, cuts: list[int]) -> Non
     stream.finish_reason()
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_generated_text_cannot_pass_for_framing(text: str) -> None:
     stream = fed(token(text + '\n\ndata: [DONE]\n\n"choices":[{') + usage(1, 1) + DONE)
