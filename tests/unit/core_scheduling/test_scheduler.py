@@ -58,11 +58,11 @@ def test_unrelated_conversations_at_idle_spread_over_the_fleet() -> None:
 
 def test_a_shared_system_prompt_does_not_beat_load() -> None:
     scheduler, seen = fleet(4), Counter[str]()
-    for number in range(64):
+    for number in range(256):
         home, _ = choose(scheduler, "s" * 12 + f"user {number:04d}")
         seen[home] += 1
     assert len(seen) == 4
-    assert max(seen.values()) <= 2 * min(seen.values())
+    assert max(seen.values()) <= 1.25 * min(seen.values()), seen
 
 
 def test_a_burst_of_equal_prompts_counts_each_choice_at_once() -> None:
