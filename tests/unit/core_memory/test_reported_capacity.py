@@ -266,3 +266,11 @@ def test_with_stages_bytes_of_a_token_are_those_of_one_gpu_and_the_tightest_stag
     assert [stage["stage"] for stage in document["stages"]] == [0, 1]
     names = [step["name"] for step in document["steps"]]
     assert "weights" in names and "stage_1_sampler" in names and "sampler" not in names
+
+
+def test_vllm_8185_where_the_profile_grows_with_the_length_the_longest_is_searched_with_it() -> None:
+    longest = plan("meta-llama/Llama-3.1-8B", "0.6.4", gpu="RTX-3090", max_model_len=29_000).longest
+    assert longest is not None and 23_648 < longest < 29_000
+    assert report_of(plan("meta-llama/Llama-3.1-8B", "0.6.4", gpu="RTX-3090", max_model_len=longest))["fits"] is True
+    beyond = plan("meta-llama/Llama-3.1-8B", "0.6.4", gpu="RTX-3090", max_model_len=longest + 1)
+    assert report_of(beyond)["fits"] is False

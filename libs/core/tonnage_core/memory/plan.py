@@ -7,7 +7,7 @@ from tonnage_core.kv_cache.groups import Grouping, group_layers
 from tonnage_core.kv_cache.specs import CachedLayer, cache_type, cached_layers, heads_note
 from tonnage_core.kv_cache.static_pools import stage_costs, static_capacity
 from tonnage_core.kv_cache.versions import EngineFacts
-from tonnage_core.memory.flags import Flags, derived_max_len, resolve
+from tonnage_core.memory.flags import UNCHUNKED_LIMIT, Flags, derived_max_len, resolve
 from tonnage_core.memory.overheads import (
     draft_mixers,
 )
@@ -86,7 +86,7 @@ def plan_memory(request: MemoryRequest) -> MemoryPlan:
         limit = derived_max_len(shape)
         if flags.facts.engine == "vllm":
             capacity = pool_capacity(grouping, pools, bounds, rules, flags.facts)
-            longest = longest_sequence(grouping, capacity.blocks, rules, limit)
+            longest = _longest(request, shape, flags, grouping, rules, capacity, limit)
             log.steps += _binding_steps(capacity.stage, traces)
             _explain(grouping, rules, capacity, pools, flags.facts, log)
         else:
@@ -94,6 +94,44 @@ def plan_memory(request: MemoryRequest) -> MemoryPlan:
             longest = min(limit, capacity.tokens) if capacity.concurrency > 0 else 0
     notes = (*flags.notes, *more, *_head_notes(shape, request.layout.tp), *_approximations(shape, flags.facts))
     return MemoryPlan(request, shape, flags, stages, grouping, rules, capacity, longest, log, notes)
+
+
+def _longest(
+    request: MemoryRequest,
+    shape: ModelShape,
+    flags: Flags,
+    grouping: Grouping,
+    rules: SequenceRules,
+    capacity: Capacity,
+    limit: int,
+) -> int:
+    """The longest max_model_len that fits; where the profile run grows with it, every length has a pool of its own."""
+    unchunked = not flags.facts.chunked_prefill and request.max_num_batched_tokens is None
+    if not unchunked or request.pool_gib is not None:
+        return longest_sequence(grouping, capacity.blocks, rules, limit)
+    short = max(1, longest_sequence(grouping, capacity.blocks, rules, limit))
+    ends = (short, min(limit, UNCHUNKED_LIMIT))
+    pools = [_pools_at(request, shape, length) for length in ends]
+    bounds = stage_bounds(shape.layers, request.layout.pp)
+
+    def blocks(length: int) -> int:
+        # The profile run is linear in its tokens, and so is what it leaves.
+        share = (length - ends[0]) / (ends[1] - ends[0]) if ends[1] != ends[0] else 0.0
+        between = [a + (b - a) * share for a, b in zip(*pools, strict=True)]
+        return pool_capacity(grouping, between, bounds, rules, flags.facts).blocks
+
+    low, high = 0, ends[1]
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if rules.blocks(grouping, middle) <= blocks(middle) else (low, middle - 1)
+    return low
+
+
+def _pools_at(request: MemoryRequest, shape: ModelShape, length: int) -> list[float]:
+    """Pools of every stage when max_model_len is `length`."""
+    asked = replace(request, max_model_len=length, allow_longer=True)
+    stages, _ = all_stages(asked, shape, resolve(asked), stage_bounds(shape.layers, request.layout.pp))
+    return [stage.pool or 0.0 for stage in stages]
 
 
 def _binding_steps(stage: int, traces: tuple[Derivation, ...]) -> list[Step]:
