@@ -1,11 +1,12 @@
-"""`python -m tonnage_sim.main`: one simulated engine, set up by TONNAGE_SIM_* in the environment."""
+"""`python -m tonnage_sim.main`: one simulated engine, set up by TONNAGE_SIM_* in the environment or by options."""
 
+import argparse
 import asyncio
 import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import uvloop
 
@@ -49,10 +50,21 @@ async def serve(settings: SimSettings) -> None:
         await server.stop(settings.drain_timeout_s)
 
 
-def main(environ: Mapping[str, str] = os.environ) -> int:
+def with_options(environ: Mapping[str, str], arguments: Sequence[str]) -> dict[str, str]:
+    """`environ` with the command line's options on top: `--time-scale 4` is TONNAGE_SIM_TIME_SCALE=4."""
+    parser = argparse.ArgumentParser(prog="tonnage_sim", description=__doc__, allow_abbrev=False)
+    for name, field in SimSettings.model_fields.items():
+        parser.add_argument(
+            "--" + name.replace("_", "-"), metavar="VALUE", help=(field.description or "").replace("%", "%%")
+        )
+    given = {k: v for k, v in vars(parser.parse_args(arguments)).items() if v is not None}
+    return {**environ, **{f"TONNAGE_SIM_{name.upper()}": value for name, value in given.items()}}
+
+
+def main(arguments: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> int:
     """Run one simulated engine; returns the exit code."""
     try:
-        settings = load_settings(SimSettings, "sim", environ)
+        settings = load_settings(SimSettings, "sim", with_options(environ, arguments))
         configure_logging("sim", settings.log_level)
         uvloop.run(serve(settings))
     except TonnageError as error:
@@ -62,4 +74,4 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -9,6 +9,7 @@ from tonnage_runtime.catalogue import load_gpu, load_model
 from tonnage_runtime.errors import SettingsError
 from tonnage_runtime.settings import load_settings
 from tonnage_sim.engine.build import plan_engine
+from tonnage_sim.main import with_options
 from tonnage_sim.metric_types import Families
 from tonnage_sim.metrics import token_bounds
 from tonnage_sim.settings import SimSettings
@@ -90,6 +91,13 @@ def test_settings_come_from_the_environment() -> None:
     settings = load_settings(SimSettings, "sim", environ)
     assert (settings.time_scale, settings.served_model_name) == (4.0, ("a", "b"))
     assert settings.lora_modules == {"x": "y"}
+
+
+def test_options_win_over_the_environment() -> None:
+    environ = {"TONNAGE_SIM_TIME_SCALE": "4", "TONNAGE_SIM_SEED": "1"}
+    given = with_options(environ, ["--time-scale", "8", "--block-size=32"])
+    settings = load_settings(SimSettings, "sim", given)
+    assert (settings.time_scale, settings.block_size, settings.seed) == (8.0, 32, 1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,19 @@
+"""docs/simulator.md lists what there is."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+from tonnage_sim.faults import Kind
+from tonnage_sim.settings import SimSettings
+
+PAGE = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text()
+
+
+def test_every_setting_is_listed_with_what_it_means() -> None:
+    listed = dict(re.findall(r"^\| `([A-Z_]+)` \|[^|]*\| (.*) \|$", PAGE, re.M))
+    assert listed == {name.upper(): field.description for name, field in SimSettings.model_fields.items()}
+
+
+def test_every_fault_is_listed() -> None:
+    assert re.findall(r"^\| `([a-z_]+)` \|", PAGE, re.M) == list(get_args(Kind))
