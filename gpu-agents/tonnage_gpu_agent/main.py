@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -19,6 +20,8 @@ from tonnage_core.gpu_health.xid import classify, label
 from tonnage_core.hardware.catalogue import find_gpu
 from tonnage_core.hardware.spec import UnknownGpuError as NotInCatalogueError
 from tonnage_gpu_agent.adapters.fake_nvml import FakeDriver, fake_gpu
+from tonnage_gpu_agent.adapters.kernel_log import KernelLog
+from tonnage_gpu_agent.adapters.pod_resources import Attribution, PodResources
 from tonnage_gpu_agent.app import build_app
 from tonnage_gpu_agent.book import ProfileBook
 from tonnage_gpu_agent.errors import AgentError
@@ -27,7 +30,7 @@ from tonnage_gpu_agent.port import GpuDriver
 from tonnage_gpu_agent.prober import Prober, ProbeRequest, ProberLimits, ProberPorts, health
 from tonnage_gpu_agent.settings import AgentSettings
 from tonnage_gpu_agent.telemetry import Telemetry
-from tonnage_gpu_agent.xids import XidEvent, XidLog
+from tonnage_gpu_agent.xids import XidEvent, XidLog, by_pci
 from tonnage_runtime.clock import Clock, SystemClock
 from tonnage_runtime.http_app import bind, serve
 from tonnage_runtime.logging import configure_logging
@@ -36,6 +39,7 @@ from tonnage_runtime.settings import load_settings
 
 log = logging.getLogger("tonnage_gpu_agent")
 PASSIVE_S = 30.0
+PODS_S = 15.0
 SPEC_FIELDS = ("hbm_gbps", "bf16_tflops", "fp8_tflops", "int8_tops", "nvlink_gbps", "pcie_gbps")
 
 
@@ -79,6 +83,12 @@ def assemble(settings: AgentSettings, driver: GpuDriver, clock: Clock) -> Agent:
         retry_s=settings.retry_s,
         on_xid=lambda uuid, code: _add_xid(xids, uuid, code, clock),
     )
+    attribution = Attribution(_pod_resources(settings.kubelet_socket), metrics.attribution_errors.inc)
+
+    def on_line(line: str) -> None:
+        pcis = {v.identity.uuid: v.identity.pci for v in telemetry.views() if v.identity}
+        xids.add_kernel_line(line, by_pci(pcis), clock.wall())
+
     book = ProfileBook(settings.state_dir)
     version = package_version("tonnage")
     ports = ProberPorts(telemetry, book, metrics, xids, clock, lookup_spec)
@@ -93,9 +103,16 @@ def assemble(settings: AgentSettings, driver: GpuDriver, clock: Clock) -> Agent:
     prober = Prober(ports, limits)
     metrics.sources.views = telemetry.views
     metrics.sources.mode = lambda: (telemetry.mode.value, telemetry.reason)
+    metrics.sources.pods = lambda: attribution.uses
     metrics.sources.published = lambda uuid: _published(book, uuid)
-    app = build_app(ports, prober, registry, version, lifespan=lambda app: _running(ports, prober))
+    background = Background(ports, prober, attribution, KernelLog(settings.kernel_log, on_line))
+    app = build_app(ports, prober, registry, version, lifespan=lambda app: _running(background))
     return Agent(app, ports, prober)
+
+
+def _pod_resources(socket_path: str) -> PodResources | None:
+    """The kubelet's answer, or None where there is no kubelet."""
+    return PodResources(socket_path) if Path(socket_path).exists() else None
 
 
 def _add_xid(xids: XidLog, uuid: str, code: int, clock: Clock) -> None:
@@ -118,18 +135,39 @@ def _published(book: ProfileBook, uuid: str) -> Published | None:
     return Published(record.verdict.status.value, record.verdict.last_evidence, ceilings)
 
 
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What runs beside the server."""
+
+    ports: ProberPorts
+    prober: Prober
+    attribution: Attribution
+    kernel_log: KernelLog
+
+
 @asynccontextmanager
-async def _running(ports: ProberPorts, prober: Prober) -> AsyncIterator[None]:
-    """While the server runs: telemetry threads, the passive look at telemetry, SIGUSR1 asks for a quick run."""
-    ports.telemetry.start()
-    watching = asyncio.create_task(_watch_health(ports))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _probe_on_signal, prober)
+async def _running(background: Background) -> AsyncIterator[None]:
+    """While the server runs: telemetry threads, the kernel log, the passive look; SIGUSR1 asks for a quick run."""
+    background.ports.telemetry.start()
+    background.kernel_log.start()
+    watching = asyncio.create_task(_watch_health(background.ports))
+    attributing = asyncio.create_task(_attribute(background.attribution))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _probe_on_signal, background.prober)
     try:
         yield
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
         watching.cancel()
-        ports.telemetry.stop()
+        attributing.cancel()
+        background.kernel_log.stop()
+        background.ports.telemetry.stop()
+
+
+async def _attribute(attribution: Attribution) -> None:
+    """Ask the kubelet who has which GPU, every `PODS_S` seconds."""
+    while True:
+        await asyncio.to_thread(attribution.refresh)
+        await asyncio.sleep(PODS_S)
 
 
 def _probe_on_signal(prober: Prober) -> None:

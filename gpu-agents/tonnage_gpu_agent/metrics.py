@@ -181,6 +181,3 @@ class AgentMetrics:
         self.attribution_errors = Counter(
             "tonnage_gpu_attribution_errors", "Failed looks at the kubelet's pod resources", registry=registry
         )
-        self.sink_errors = Counter(
-            "tonnage_gpu_profile_write_errors", "Failed writes of a profile to its resource", registry=registry
-        )

@@ -40,5 +40,3 @@ class AgentSettings(Settings):
     """Seconds between two runs on a GPU."""
     probe_settle_s: float = 2.0
     """Seconds between the two looks that call a GPU idle: utilisation counters lag."""
-    profile_sink: Literal["none", "kubernetes"] = "none"
-    """`kubernetes`: also write each profile to its GpuProfile resource, and obey its probe annotation."""

@@ -82,10 +82,12 @@ def publish_memory(channel: Channel, phase: Phase) -> None:
 def start_libraries(torch: Any, device: Any) -> None:
     """Create the context and let the framework load what every probe uses, before the guard watches for strangers."""
     made = torch.randn(256, 256, device=device, dtype=torch.bfloat16)
-    whole = torch.randint(0, 9, (256, 256), device=device, dtype=torch.int32)
+    whole = torch.randint(0, 9, (16384, 8192), device=device, dtype=torch.int32)
     (made @ made).double().sum().item()
     bool(torch.isfinite(made.float()).all()) and bool(torch.equal(whole, whole.clone()))
+    del made, whole
     torch.cuda.synchronize()
+    torch.cuda.empty_cache()
 
 
 def make_bench(arguments: argparse.Namespace, channel: Channel) -> Any:

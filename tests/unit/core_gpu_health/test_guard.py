@@ -134,7 +134,7 @@ def test_a_recorded_run_that_nobody_disturbed_is_never_stopped() -> None:
     assert with_stranger(recorded(), start=10**9, taken=0) is None
 
 
-@pytest.mark.parametrize("taken_mib, least_seen", [(64, 0.9), (128, 1.0), (505, 1.0)])
+@pytest.mark.parametrize("taken_mib, least_seen", [(160, 0.9), (300, 1.0), (505, 1.0)])
 def test_a_stranger_in_a_recorded_run_is_seen_within_a_second(taken_mib: int, least_seen: float) -> None:
     calm = recorded()
     first = next(index for index, look in enumerate(calm) if look[2] is not None) + RULE.settle_looks
@@ -142,6 +142,13 @@ def test_a_stranger_in_a_recorded_run_is_seen_within_a_second(taken_mib: int, le
     seen = [looks for looks in found if looks is not None]
     assert len(seen) >= least_seen * len(found)
     assert max(seen) <= 10
+
+
+def test_the_drivers_stack_pool_is_no_stranger() -> None:
+    warm = ChildMemory(GIB, warming=True)
+    before, after = Occupancy(GIB + 700 * MIB), Occupancy(GIB + 770 * MIB)
+    calm = [(before, None, warm)] * 3 + [(after, None, warm)] * 9
+    assert looks(GrowthWatch(0, 700 * MIB, 700 * MIB), *calm) == [None] * 12
 
 
 def test_memory_says_nothing_while_the_child_has_helpers() -> None:

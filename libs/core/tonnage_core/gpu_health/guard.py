@@ -57,15 +57,18 @@ class GrowthRule:
 
     What the driver holds for the child beside its allocator (context, kernels, graphs) is its overhead: the median of
     the first `settle_looks` looks after its first word, at most `overhead_bytes`. Later, while the child warms up, that
-    may creep by `creep_bytes` in all. Used memory and the child's word are read up to 0.1 s apart, so a large
-    allocation shows for a look or two in one and not in the other: hence several looks in a row. A word older than
-    `stale_s` says nothing, and such looks neither count nor clear, up to `deaf_s`.
+    may rise by less than `step_bytes` at a time (the driver grows its stack pool by 66 MiB on an H200) and by
+    `creep_bytes` in all; a stranger on an idle GPU has to create a context first, 500 MiB there. Used memory and the
+    child's word are read up to 0.1 s apart, so a large allocation shows for a look or two in one and not in the other:
+    hence several looks in a row. A word older than `stale_s` says nothing, and such looks neither count nor clear, up
+    to `deaf_s`.
     """
 
     growth_bytes: int = 64 * MIB
     looks: int = 4
     settle_looks: int = 5
     overhead_bytes: int = 3072 * MIB
+    step_bytes: int = 128 * MIB
     creep_bytes: int = 256 * MIB
     stale_s: float = 0.25
     deaf_s: float = 1.0
@@ -105,7 +108,7 @@ def watch(
     overhead = grown - child.reserved_bytes
     state = _learned(state, overhead, child.warming, rule)
     allowed = rule.overhead_bytes if state.settled_bytes is None else state.overhead_bytes
-    return _judged(state, overhead - allowed, rule)
+    return _judged(state, overhead - allowed, replace(rule, growth_bytes=rule.step_bytes) if child.warming else rule)
 
 
 def _judged(state: GrowthWatch, unexplained: int, rule: GrowthRule) -> tuple[GrowthWatch, str | None]:
@@ -126,7 +129,7 @@ def _learned(state: GrowthWatch, overhead: int, warming: bool, rule: GrowthRule)
         return replace(state, settled_bytes=settled, overhead_bytes=settled)
     if max(recent) < state.overhead_bytes:
         return replace(state, overhead_bytes=max(recent))
-    if warming and 0 < min(recent) - state.overhead_bytes < rule.growth_bytes:
+    if warming and 0 < min(recent) - state.overhead_bytes < rule.step_bytes:
         return replace(state, overhead_bytes=min(*recent, state.settled_bytes + rule.creep_bytes))
     return state
 
