@@ -274,3 +274,10 @@ def test_vllm_8185_where_the_profile_grows_with_the_length_the_longest_is_search
     assert report_of(plan("meta-llama/Llama-3.1-8B", "0.6.4", gpu="RTX-3090", max_model_len=longest))["fits"] is True
     beyond = plan("meta-llama/Llama-3.1-8B", "0.6.4", gpu="RTX-3090", max_model_len=longest + 1)
     assert report_of(beyond)["fits"] is False
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp8", "fp8_e4m3", "fp8_ds_mla"])
+def test_8_bit_caches_of_sparse_latent_attention_are_packed_and_of_dense_ones_are_not(kv_dtype: str) -> None:
+    assert load_model("deepseek-ai/DeepSeek-V3.2").kv_bytes_per_token(kv_dtype) == 48_068
+    if kv_dtype != "fp8_ds_mla":
+        assert load_model("deepseek-ai/DeepSeek-V3").kv_bytes_per_token(kv_dtype) == 61 * 576

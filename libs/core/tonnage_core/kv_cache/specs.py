@@ -12,6 +12,7 @@ from tonnage_core.models.caching import (
     element_bytes,
     index_bytes,
     latent_bytes,
+    resolved_type,
     token_bytes,
 )
 from tonnage_core.models.layers import Attention, CompressedAttention, LatentAttention, Mixer, RecurrentState
@@ -91,7 +92,7 @@ def cache_type(shape: ModelShape, facts: EngineFacts, kv_dtype: str) -> str:
     """The element type in use: `auto` follows the checkpoint only in releases that do so."""
     if kv_dtype in ("", "auto") and not facts.checkpoint_cache_type:
         return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[shape.dtype]
-    return kv_dtype or "auto"
+    return resolved_type(kv_dtype, shape)
 
 
 def default_block(shape: ModelShape, facts: EngineFacts) -> int:

@@ -36,6 +36,15 @@ class CacheTypeError(BadInputError):
     """A cache element type that no engine offers."""
 
 
+def resolved_type(kv_dtype: str, shape: "ModelShape") -> str:
+    """The type in use: `auto` is what the checkpoint says; 8 bits on sparse latent attention are the packed format."""
+    chosen = kv_dtype
+    if chosen in ("", "auto"):
+        chosen = shape.quantization.kv_cache or "auto"
+    sparse = any(isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer for layer in shape.stack)
+    return PACKED_LATENT if sparse and chosen.startswith("fp8") else chosen
+
+
 def element_bytes(kv_dtype: str, shape: "ModelShape") -> float:
     """Bytes of a cache element; `auto`: what the checkpoint says, else the model's own dtype."""
     if kv_dtype in ("", "auto"):
@@ -80,6 +89,7 @@ def compressed_bytes(mixer: CompressedAttention) -> int:
 
 def bytes_per_token(shape: "ModelShape", kv_dtype: str, tp: int, pp: int = 1) -> int:
     """Cache bytes of one token on one rank, every attention layer at full length; with stages, of the dearest one."""
+    kv_dtype = resolved_type(kv_dtype, shape)
     size = element_bytes(kv_dtype, shape)
     costs = [token_bytes(layer.mixer, size, kv_dtype, tp) for layer in shape.stack]
     start, dearest = 0, 0.0
