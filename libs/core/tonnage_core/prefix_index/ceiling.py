@@ -4,12 +4,15 @@ One LRU cache with the fleet's total blocks serves the requests one after anothe
 full blocks only; at least one prompt token is always computed; blocks of generated tokens enter the cache too (all
 but the last token's, which is never computed) and take room, though no later prompt of a trace repeats them; a
 request's blocks are freed last block first, so tails are evicted before the prefixes they hang on.
+
+Blocks are handled in runs, all engine blocks of one trace block together, since they are used together; what is left
+of a run after eviction is always its beginning. Only where trace blocks do not split into engine blocks evenly, or one
+is used at several lengths, is a run a single block.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from tonnage_core.traces import TraceRequest
 
@@ -32,22 +35,24 @@ def ceiling(requests: Iterable[TraceRequest], block_size: int, capacity_blocks: 
     """Serve `requests` in order from one LRU cache of `capacity_blocks` blocks of `block_size` tokens."""
     if block_size < 1:
         raise ValueError(f"block_size is {block_size}; at least 1 token is needed")
+    trace = list(requests)
     chains = _Chains()
-    cache = _LruBlocks(capacity_blocks)
-    prompt_tokens = hit_tokens = 0
-    for request in requests:
-        keys = chains.block_keys(request, block_size)
-        most = (request.input_length - 1) // block_size
-        hit_tokens += cache.leading_hits(keys, most) * block_size
-        prompt_tokens += request.input_length
+    prompts = [chains.runs(request, block_size) for request in trace]
+    if not _uniform(trace, prompts, block_size):
+        prompts = [_single_blocks(request, runs, block_size) for request, runs in zip(trace, prompts, strict=True)]
+    cache = _LruRuns(capacity_blocks)
+    hit_tokens = 0
+    for request, runs in zip(trace, prompts, strict=True):
+        hits = min(cache.leading_blocks(runs), (request.input_length - 1) // block_size)
+        hit_tokens += hits * block_size
         written = (request.input_length + request.output_length - 1) // block_size
-        own = chains.fresh() << _PLACE_BITS
-        cache.release([*keys, *range(own + len(keys), own + written)])
-    return Ceiling(prompt_tokens, hit_tokens, capacity_blocks)
+        own = (chains.fresh(), 0)
+        cache.release([*runs, (own, written - request.input_length // block_size)])
+    return Ceiling(sum(request.input_length for request in trace), hit_tokens, capacity_blocks)
 
 
-_PLACE_BITS = 25
-"""A block's key is its chain's number shifted left by this, plus its place in the prompt (below 2**25)."""
+_Run = tuple[tuple[int, int], int]
+"""A key (chain number, place) and how many blocks it stands for."""
 
 
 class _Chains:
@@ -62,47 +67,66 @@ class _Chains:
         self._last += 1
         return self._last
 
-    def block_keys(self, request: TraceRequest, block_size: int) -> list[int]:
-        """One key a full engine block of the prompt: the chain to the trace block its last token is in, its place."""
-        keys: list[int] = []
-        parent, end = 0, 0
+    def runs(self, request: TraceRequest, block_size: int) -> list[_Run]:
+        """For each trace block of the prompt, its chain and the full engine blocks that end in it."""
+        found: list[_Run] = []
+        parent = done = end = 0
         for hash_id in request.hash_ids:
-            parent = self._link(parent, hash_id)
+            known = self._numbers.get((parent, hash_id))
+            if known is None:
+                known = self._numbers[(parent, hash_id)] = self.fresh()
+            parent = known
             end = min(end + request.block_tokens, request.input_length)
-            base = parent << _PLACE_BITS
-            keys.extend(range(base + len(keys), base + end // block_size))
-        return keys
-
-    def _link(self, parent: int, hash_id: int) -> int:
-        known = self._numbers.get((parent, hash_id))
-        if known is None:
-            known = self._numbers[(parent, hash_id)] = self.fresh()
-        return known
+            count = end // block_size - done
+            done += count
+            found.append(((parent, 0), count))
+        return found
 
 
-class _LruBlocks:
-    """Blocks by key, least recently freed first."""
+def _uniform(trace: Sequence[TraceRequest], prompts: Sequence[Sequence[_Run]], block_size: int) -> bool:
+    """Every trace block is a whole number of engine blocks, the same number each time it is used."""
+    if any(request.block_tokens % block_size for request in trace):
+        return False
+    counts: dict[tuple[int, int], int] = {}
+    return all(counts.setdefault(key, count) == count for runs in prompts for key, count in runs)
+
+
+def _single_blocks(request: TraceRequest, runs: Sequence[_Run], block_size: int) -> list[_Run]:
+    """The same blocks one by one: a block's key is the chain to the trace block its last token is in, and its place."""
+    size = request.block_tokens
+    ends = range(block_size - 1, request.input_length, block_size)
+    return [((runs[end // size][0][0], number + 1), 1) for number, end in enumerate(ends)]
+
+
+class _LruRuns:
+    """Runs by key, least recently freed first, each with the blocks that are left of it."""
 
     def __init__(self, capacity: int | None) -> None:
         self._capacity = capacity
-        self._blocks: OrderedDict[int, None] = OrderedDict()
+        self._runs: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._blocks = 0
 
-    def leading_hits(self, keys: Sequence[int], most: int) -> int:
-        """How many of the first `most` keys are cached, up to the first that is not."""
-        blocks = self._blocks
-        for number, key in enumerate(islice(keys, most)):
-            if key not in blocks:
-                return number
-        return min(most, len(keys))
+    def leading_blocks(self, runs: Sequence[_Run]) -> int:
+        """How many blocks of `runs` are cached, up to the first that is not."""
+        hits = 0
+        for key, count in runs:
+            left = self._runs.get(key, 0)
+            hits += left
+            if left < count:
+                break
+        return hits
 
-    def release(self, keys: Sequence[int]) -> None:
+    def release(self, runs: Sequence[_Run]) -> None:
         """Free a request's blocks, last first, and evict what is over capacity."""
-        blocks = self._blocks
-        for key in reversed(keys):
-            if key in blocks:
-                blocks.move_to_end(key)
+        for key, count in reversed(runs):
+            if count:
+                self._blocks += count - self._runs.pop(key, 0)
+                self._runs[key] = count
+        while self._capacity is not None and self._blocks > self._capacity:
+            key, count = next(iter(self._runs.items()))
+            evicted = min(count, self._blocks - self._capacity)
+            self._blocks -= evicted
+            if evicted == count:
+                del self._runs[key]
             else:
-                blocks[key] = None
-        if self._capacity is not None:
-            for _ in range(len(blocks) - self._capacity):
-                blocks.popitem(last=False)
+                self._runs[key] = count - evicted
