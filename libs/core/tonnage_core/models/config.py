@@ -14,9 +14,13 @@ from tonnage_core.models.patterns import layer_kinds, letters_of
 from tonnage_core.models.rotary import longest_sequence, rotary_elements
 from tonnage_core.models.shape import ModelShape
 from tonnage_core.quantization.parse import parse_quantization
+from tonnage_core.quantization.plan import QuantizationPlan
 
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
 MOST_LAYERS = 4096
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
+DEFAULT_POSITIONS = 2048
+DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 _DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "half": "float16", "float32": "float32", "float": "float32"}
 
 
@@ -30,23 +34,15 @@ def shape_from_config(config: Mapping[str, Any], name: str = "model") -> ModelSh
         raise ConfigError(f"{name}: a model config must be a JSON object, not {type(config).__name__}")
     top = Fields(config, name)
     text = _language_part(top)
-    pattern = len(letters_of(text)) or None
     if top.flag("is_encoder_decoder") or text.flag("is_encoder_decoder"):
         raise UnknownArchitectureError(f"{name}: encoder-decoder models are not covered; give a decoder's config.json")
+    pattern = len(letters_of(text)) or None
     layers = text.integer("num_hidden_layers", "n_layer", "num_layers", "n_layers", default=pattern, high=MOST_LAYERS)
     hidden = text.integer("hidden_size", "n_embd", "d_model")
     model_type = text.text("model_type") or top.text("model_type")
     convention, known = convention_of(model_type)
-    notes = (
-        [] if known else [f"architecture {model_type[:40]!r} is not listed: counted as a gated decoder without biases"]
-    )
-    if text.sequence("cross_attention_layers"):
-        notes.append("cross-attention layers counted as self-attention: their cache grows with images, not with text")
     stack = _stack(text, layers, hidden, convention)
     head = _first_attention(text, hidden, stack)
-    block = top.get("quantization_config", "compression_config") or text.get(
-        "quantization_config", "compression_config"
-    )
     shape = ModelShape(
         name=name,
         layers=layers,
@@ -56,29 +52,47 @@ def shape_from_config(config: Mapping[str, Any], name: str = "model") -> ModelSh
         head_dim=head[2],
         vocab=text.integer("vocab_size", "padded_vocab_size"),
         intermediate=_widest(stack),
-        max_position_embeddings=_positions(text, notes),
+        max_position_embeddings=text.integer(*POSITIONS, default=DEFAULT_POSITIONS),
         dtype=_dtype(top, text),
         stack=stack,
         tied_embeddings=_tied(top, text, convention),
         architecture=_architecture(top, model_type),
-        quantization=parse_quantization(block if isinstance(block, Mapping) else None, text.text("expert_dtype")),
+        quantization=_quantization(top, text),
         encoders=encoders_of(top, hidden),
-        learned_positions=text.integer("max_position_embeddings", "n_positions", default=0, low=0)
-        if convention.learned_positions
-        else 0,
-        draft_layers=text.integer(
-            "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", default=0, low=0
-        ),
+        learned_positions=text.integer(*POSITIONS, default=DEFAULT_POSITIONS) if convention.learned_positions else 0,
+        draft_layers=text.integer(*DRAFT_LAYERS, default=0, low=0),
         final_norms=convention.final_norms,
         head_bias=convention.head_bias,
-        notes=tuple(notes),
+        notes=_notes(text, model_type, known),
     )
+    return _finished(text, shape)
+
+
+def _finished(text: Fields, shape: ModelShape) -> ModelShape:
+    """The shape with what follows from its layers; storage formats are matched now, the slow part of an answer."""
     longest = longest_sequence(text, shape.max_position_embeddings)
     found = replace(shape, rotary_elements=rotary_elements(text, shape), longest=longest)
-    for index in range(layers):
-        # Matching module names is the slow part of an answer: done once, with the rest of reading.
+    for index in range(found.layers):
         found.layer_formats(index, found.dense_format)
     return found
+
+
+def _quantization(top: Fields, text: Fields) -> QuantizationPlan:
+    names = ("quantization_config", "compression_config")
+    block = top.get(*names) or text.get(*names)
+    return parse_quantization(block if isinstance(block, Mapping) else None, text.text("expert_dtype"))
+
+
+def _notes(text: Fields, model_type: str, known: bool) -> tuple[str, ...]:
+    """What was assumed while reading."""
+    notes = []
+    if not known:
+        notes.append(f"architecture {model_type[:40]!r} is not listed: counted as a gated decoder without biases")
+    if text.sequence("cross_attention_layers"):
+        notes.append("cross-attention layers counted as self-attention: their cache grows with images, not with text")
+    if text.get(*POSITIONS) is None:
+        notes.append(f"the config does not say max_position_embeddings: {DEFAULT_POSITIONS:,} assumed")
+    return tuple(notes)
 
 
 def _language_part(top: Fields) -> Fields:
@@ -122,13 +136,6 @@ def _widest(stack: tuple[Layer, ...]) -> int:
     dense = [layer.network.intermediate for layer in stack if isinstance(layer.network, Dense)]
     experts = [layer.network.intermediate for layer in stack if isinstance(layer.network, Experts)]
     return max(dense or experts or [0])
-
-
-def _positions(text: Fields, notes: list[str]) -> int:
-    found = text.optional("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
-    if found is None:
-        notes.append("the config does not say max_position_embeddings: 2,048 assumed")
-    return found or 2048
 
 
 def _dtype(top: Fields, text: Fields) -> str:
