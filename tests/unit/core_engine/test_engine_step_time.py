@@ -6,7 +6,8 @@ from tonnage_core.engine.batch import Batch
 from tonnage_core.engine.defaults import batch_limits, pool_blocks
 from tonnage_core.engine.errors import BadEngineConfigError
 from tonnage_core.engine.step_time import StepTime, step_time_for
-from tonnage_core.hardware import find_gpu
+from tonnage_core.hardware import GpuSpec, find_gpu
+from tonnage_core.hardware.profile import gpu_from_profile
 from tonnage_core.models import ModelShape
 from tonnage_core.roofline import decode_floor_seconds
 from tonnage_runtime.catalogue import load_model
@@ -84,6 +85,23 @@ def test_fp8_weights_halve_the_read_and_double_the_compute_peak() -> None:
     plain, small = _time(), _time(name="nvidia/Llama-3.1-8B-Instruct-FP8")
     assert small.peak_flops == pytest.approx(2 * plain.peak_flops, rel=0.01)
     assert small.seconds(_decode(1, 100)) < 0.75 * plain.seconds(_decode(1, 100))
+
+
+def _measured(**ceilings: float) -> GpuSpec:
+    healthy = {"hbm_read_gbps": 4196, "hbm_copy_gbps": 4227, "bf16_tflops": 767, "h2d_pinned_gbps": 54.5}
+    return gpu_from_profile({"name": "H200-SXM-141GB", "ceilings": healthy | ceilings})
+
+
+def test_a_healthy_card_gives_the_same_step_times_from_its_profile_as_from_the_catalogue() -> None:
+    printed, measured = _time(), step_time_for(_shape(), _measured())
+    for batch in (_decode(1, 100), _decode(64, 4000), _prefill(8192), _prefill(512, 60000)):
+        assert measured.seconds(batch) == pytest.approx(printed.seconds(batch))
+    assert measured.swap_seconds(1000) == pytest.approx(printed.swap_seconds(1000), rel=0.01)
+
+
+def test_a_card_that_measured_half_the_bandwidth_decodes_at_nearly_half_the_speed() -> None:
+    slow = step_time_for(_shape(), _measured(hbm_read_gbps=2100, hbm_copy_gbps=2113))
+    assert slow.seconds(_decode(64, 4000)) > 1.8 * _time().seconds(_decode(64, 4000))
 
 
 def test_swapping_moves_kv_over_pcie() -> None:

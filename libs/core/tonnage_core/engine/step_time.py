@@ -9,37 +9,13 @@ kernel and a step.
 from dataclasses import dataclass, field
 
 from tonnage_core.engine.batch import Batch
+from tonnage_core.engine.efficiency import Efficiency, efficiency_for
 from tonnage_core.hardware import GpuSpec
 from tonnage_core.models import ModelShape
 from tonnage_core.models.layers import Attention, CompressedAttention, Experts, LatentAttention
 from tonnage_core.models.weights import stage_weights
 from tonnage_core.parallelism import Layout
 from tonnage_core.quantization.formats import WeightFormat
-
-
-@dataclass(frozen=True, slots=True)
-class Efficiency:
-    """Shares of a GPU's printed peaks that kernels reach, and fixed costs; times in seconds.
-
-    Ceilings measured on one H200: reads 4,196 of 4,800 GB/s, 767 of 989 TFLOP/s in a bf16 GEMM of 2,048 rows, 635 in
-    fused attention, 54.5 of 64 GB/s over PCIe from pinned memory, 1.1 us a kernel of a CUDA graph. `memory` and `gemm`
-    stand below them, inside the 60 to 85 % of peak that the LLM inference guide gives for real systems;
-    `all_reduce_s` is its "tens of microseconds" for small messages. `kernel_s` (launch and tail of one kernel) and
-    `step_s` were chosen on 63 public measurements of vLLM at up to 64 requests in flight (InferenceX, via
-    ai-dynamo/aiconfigurator, Apache-2.0): TPOT is then off by 12 % on average, 8 % in the median, 2 % too low overall.
-    """
-
-    memory: float = 0.75
-    gemm: float = 0.60
-    attention: float = 0.60
-    pcie: float = 0.85
-    link: float = 0.75
-    kernel_s: float = 2.5e-6
-    kernels_per_layer: int = 9
-    """Two norms, two projections, rotary with cache write, attention, two network projections, activation."""
-    all_reduce_s: float = 20e-6
-    step_s: float = 1e-3
-    """Input preparation, sampling and scheduling that the GPU waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +119,7 @@ def step_time_for(
         all_reduces=2 * shape.layers if tp > 1 else 0,
         row_bytes=2 * (tp - 1) / tp * shape.hidden * shape.element_bytes,
         layers=shape.layers,
-        efficiency=efficiency or Efficiency(),
+        efficiency=efficiency or efficiency_for(gpu),
     )
 
 
