@@ -42,6 +42,13 @@ class Connection(asyncio.Protocol):
         self._finish(outcome)
         self.close()
 
+    def expire(self) -> None:
+        """The exchange took too long: it has timed out, unless only the end of its framing is missing."""
+        exchange = self._exchange
+        if exchange is not None and exchange.stream.done:
+            exchange.settle()
+        self.abort((exchange.outcome if exchange is not None else None) or Outcome.TIMEOUT)
+
     def close(self) -> None:
         """Drop the connection."""
         self.reusable = False
@@ -62,7 +69,9 @@ class Connection(asyncio.Protocol):
         self._now = perf_counter()
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
+        except httptools.HttpParserCallbackError:
+            raise
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.abort(Outcome.BAD_RESPONSE)
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -54,7 +54,7 @@ class ConnectionPool:
                 break
             overdue.append(connection)
         for connection in overdue:
-            connection.abort(Outcome.TIMEOUT)
+            connection.expire()
 
     async def close(self) -> None:
         """Drop every connection."""

@@ -147,6 +147,23 @@ async def test_a_server_that_stops_mid_stream_is_a_timeout() -> None:
     assert await outcome(answer) == "timeout"
 
 
+async def test_a_stream_that_is_whole_but_never_closed_is_ok_when_its_time_is_up() -> None:
+    async def answer(call: Call) -> bytes | None:
+        data = whole_stream()
+        call.writer.write(STREAM_HEAD + b"%x\r\n%b\r\n" % (len(data), data))
+        await call.reader.read()
+        return None
+
+    assert await outcome(answer) == "ok"
+
+
+async def test_an_interim_answer_is_passed_over() -> None:
+    async def answer(call: Call) -> bytes:
+        return b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + chunked(whole_stream())
+
+    assert await outcome(answer) == "ok"
+
+
 async def test_a_fresh_connection_closed_without_an_answer_is_a_reset() -> None:
     async def answer(call: Call) -> bytes | None:
         return None
@@ -154,9 +171,17 @@ async def test_a_fresh_connection_closed_without_an_answer_is_a_reset() -> None:
     assert await outcome(answer) == "connection_reset"
 
 
-async def test_bytes_that_are_not_http_are_a_bad_response() -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+        STREAM_HEAD + b"zz\r\n",
+    ],
+)
+async def test_bytes_that_are_not_http_are_a_bad_response(wrong: bytes) -> None:
     async def answer(call: Call) -> bytes:
-        return b"SSH-2.0-OpenSSH_9.2\r\n\r\n"
+        return wrong
 
     assert await outcome(answer) == "bad_response"
 
