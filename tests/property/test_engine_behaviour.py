@@ -1,7 +1,7 @@
 """Any workload on any small engine: budgets kept, everybody ends, aborts free everything, running ahead is exact."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -173,6 +173,17 @@ def test_running_ahead_gives_the_counters_hits_and_times_of_single_steps(
     assert [(t.finished_s, t.first_token_s, t.hit_tokens) for t in ahead] == one_by_one
     for timeline, arrival in zip(ahead, arrivals, strict=True):
         assert len(timeline.gaps_s) == arrival.request.n * (arrival.request.output_tokens - 1)
+
+
+@given(workloads())
+@settings(max_examples=80, deadline=None)
+def test_first_come_is_first_served_so_nobody_starves(workload: tuple[EngineConfig, list[Arrival]]) -> None:
+    config, arrivals = workload
+    plain = [Arrival(a.at, replace(a.request, adapter=None)) for a in arrivals]
+    _, timelines = _run_ahead(replace(config, policy="fcfs"), plain)
+    starts = [timeline.scheduled_s for timeline in timelines]
+    assert None not in starts
+    assert starts == sorted(starts, key=lambda at: at or 0.0)
 
 
 @given(workloads(), st.data())
