@@ -97,6 +97,7 @@ class Engine:
 
     def run_until(self, until: float) -> list[RequestTimeline]:
         """Run every step that starts before `until`; returns the requests that finished, in order."""
+        self._advance.started.clear()
         while self._live and self.clock < until:
             if not self._run_ahead(until):
                 self._iterate()
@@ -104,9 +105,8 @@ class Engine:
         return ended
 
     def first_tokens(self) -> list[tuple[float, str]]:
-        """(time, request id) of the first tokens that came out of `run_until` since the last call, in order."""
-        started, self._advance.started = self._advance.started, []
-        return started
+        """(time, request id) of the first tokens that came out of the last `run_until`, in order."""
+        return list(self._advance.started)
 
     @property
     def stats(self) -> EngineStats:
