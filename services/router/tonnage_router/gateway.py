@@ -79,6 +79,7 @@ class Gateway:
         """Set when the last request ends while draining."""
         self.probe_wanted: set[str] = set()
         """Endpoints whose health traffic has put in doubt: the prober looks at them next."""
+        self._hashes = self.profile.hashes_prompts
         self._seeds: dict[str, bytes] = {}
         for spec in settings.endpoints:
             self.add_endpoint(spec)
@@ -239,7 +240,7 @@ class Gateway:
         else:
             ratio = self.estimate.ratio(model)
             exchange.prompt_tokens, exchange.tokens_per_block = int(len(prompt) / ratio), block / ratio
-        if self.profile.hashes_prompts and len(prompt) >= block:
+        if self._hashes and len(prompt) >= block:
             exchange.chain = hash_bytes(self._seed(model, facts.salt), prompt[: MAX_BLOCKS * block], block)
 
     def _seed(self, model: str, salt: str | None) -> bytes:

@@ -12,6 +12,8 @@ from typing import Literal
 from tonnage_core.scheduling.types import DECODE_WEIGHT, Candidate, SchedulingRequest
 
 NEUTRAL = 0.5
+KV_MARGIN = 0.2
+"""Share of KV blocks, the last ones, over which a candidate loses its score."""
 Scores = list[float] | None
 
 
@@ -51,11 +53,15 @@ def requests_in_flight(request: SchedulingRequest, candidates: Sequence[Candidat
 
 
 def kv_utilisation(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
-    """Share of KV blocks free."""
-    for c in candidates:
-        if c.kv_utilisation is not None:
-            return [NEUTRAL if c.kv_utilisation is None else 1.0 - c.kv_utilisation for c in candidates]
-    return None
+    """1 while KV blocks are free, falling to 0 over the last `KV_MARGIN` of them.
+
+    A cache half full costs nothing, and a gauge is as old as its poll; only preemption, near the end, is to be avoided.
+    """
+    values = [c.kv_utilisation for c in candidates]
+    known = [value for value in values if value is not None]
+    if not known or (len(known) == len(values) and max(known) <= 1.0 - KV_MARGIN):
+        return None
+    return [NEUTRAL if value is None else min(1.0, (1.0 - value) / KV_MARGIN) for value in values]
 
 
 def queue(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:

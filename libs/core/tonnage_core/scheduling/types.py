@@ -9,11 +9,12 @@ from enum import StrEnum
 
 from tonnage_core.errors import TonnageError
 
-DECODE_WEIGHT = 0.125
-"""Cost of one resident context token of a decoding request, in prefill tokens.
+DECODE_WEIGHT = 0.04
+"""Weight of one resident context token of a decoding request, in prefill tokens, for the wait of the next request.
 
-A decode step reads the context's KV bytes while a prefill token costs FLOPs; over a whole answer of some hundred
-steps the resident context costs about an eighth of having prefilled it (roofline of an 8B model on H100 and H200).
+Decodes ride along with a prefill: they lengthen its steps by reading their KV bytes, a few percent of what the same
+tokens cost to compute. Measured on the Mooncake trace (1,200 requests at four times their rate, 8 H200 engine models):
+0.04 gives the lowest TTFT p99 of 0, 0.01, 0.02, 0.04, 0.125 and 0.3.
 """
 
 
