@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -36,9 +37,9 @@ def _sessions(count: int, turns: int) -> list[TraceRequest]:
     return requests
 
 
-def _run(policy: str, seed: int = 0, requests: list[TraceRequest] | None = None, **changes: object) -> FleetResult:
+def _run(policy: str, seed: int = 0, requests: list[TraceRequest] | None = None, **changes: Any) -> FleetResult:
     config = FleetConfig(replicas=4, engine=ENGINE, profile=POLICIES[policy], model="m", seed=seed)
-    fleet = Fleet(replace(config, **changes), Linear(), Random(seed))  # type: ignore[arg-type]
+    fleet = Fleet(replace(config, **changes), Linear(), Random(seed))
     return fleet.run(_sessions(6, 5) if requests is None else requests)
 
 

@@ -210,7 +210,7 @@ def test_samples_share_the_prompts_blocks_and_copy_the_partial_one() -> None:
     assert engine.counters.prompt_tokens == 10
 
 
-def test_many_decode_steps_are_taken_at_once_also_after_samples_have_parted() -> None:
+def test_many_decode_steps_are_taken_at_once_also_after_samples_have_parted(monkeypatch: pytest.MonkeyPatch) -> None:
     decided: list[int] = []
     engine = _engine(max_model_len=200)
     schedule = engine.scheduler.schedule
@@ -219,7 +219,7 @@ def test_many_decode_steps_are_taken_at_once_also_after_samples_have_parted() ->
         decided.append(1)
         return schedule()
 
-    engine.scheduler.schedule = counting  # type: ignore[method-assign]
+    monkeypatch.setattr(engine.scheduler, "schedule", counting)
     _submit(engine, "a", prompt=10, output=150, n=2)
     engine.run_until(1.0)
     assert engine.counters.steps == 150

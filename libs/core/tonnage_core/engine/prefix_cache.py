@@ -6,6 +6,7 @@ a key may name several blocks, and the one cached first is handed out.
 
 from collections.abc import Iterable
 from itertools import takewhile
+from typing import cast
 
 from tonnage_core.engine.types import BlockKey
 
@@ -29,7 +30,7 @@ class PrefixCache:
 
     def longest_prefix(self, keys: Iterable[BlockKey]) -> list[int]:
         """Blocks of the leading keys that are cached, up to the first one that is not."""
-        return list(takewhile(_known, map(self._first.get, keys)))  # type: ignore[arg-type]
+        return cast("list[int]", list(takewhile(_known, map(self._first.get, keys))))
 
     def add(self, blocks: Iterable[int], keys: Iterable[BlockKey]) -> None:
         """Let each block be found under its key; it stays behind blocks already there."""

@@ -12,6 +12,7 @@ from tonnage_core.engine.batch import Batch
 from tonnage_core.engine.efficiency import Efficiency, efficiency_for
 from tonnage_core.hardware import GpuSpec
 from tonnage_core.models import ModelShape
+from tonnage_core.models.inventory import layer_tensors
 from tonnage_core.models.layers import Attention, CompressedAttention, Experts, LatentAttention
 from tonnage_core.models.weights import stage_weights
 from tonnage_core.parallelism import Layout
@@ -147,8 +148,6 @@ def _pair_flops(mixer: object) -> float:
 
 def _widest_format(shape: ModelShape) -> WeightFormat:
     """The format that most of a layer's weights have."""
-    from tonnage_core.models.inventory import layer_tensors
-
     middle = shape.layers // 2
     tensors = layer_tensors(shape.stack[middle], shape.hidden)
     formats = shape.layer_formats(middle, shape.dense_format)
