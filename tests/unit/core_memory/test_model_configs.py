@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tonnage_core.errors import BadInputError
+from tonnage_core.memory import MemoryRequest, plan_memory
 from tonnage_core.models import ConfigError, UnknownArchitectureError, shape_from_config
 from tonnage_core.models.layers import Attention, Dense, Experts, RecurrentState
 from tonnage_runtime.catalogue import catalogue, load_model, model_names
@@ -160,3 +161,13 @@ def test_scaled_positions_set_the_longest_sequence_and_the_rotary_table() -> Non
     assert shape(rope_scaling=yarn).longest == 8_192
     assert shape(rope_scaling=yarn).rotary_elements == 8_192 * 8
     assert shape(rope_scaling={"rope_type": "llama3", "factor": 8.0}).longest == 2_048
+
+
+def test_a_32_bit_checkpoint_is_loaded_in_16_bits_unless_32_are_asked_for() -> None:
+    plain, wide = shape(), shape(torch_dtype="float32")
+    assert wide.weight_bytes() == plain.weight_bytes()
+    assert "32-bit" in wide.notes[0]
+    two, four = (plan_memory(MemoryRequest(wide, dtype=dtype, pool_gib=1)) for dtype in ("auto", "fp32"))
+    assert four.stages[0].weights == 2 * two.stages[0].weights
+    assert four.capacity is not None and two.capacity is not None
+    assert four.capacity.block_bytes == 2 * two.capacity.block_bytes

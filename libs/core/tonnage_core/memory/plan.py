@@ -42,12 +42,26 @@ class MemoryPlan:
         return self.flags.facts
 
 
+DTYPE_NAMES = {
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "fp16": "float16",
+    "float16": "float16",
+    "half": "float16",
+    "fp32": "float32",
+    "float32": "float32",
+}
+
+
 def effective_shape(request: MemoryRequest) -> tuple[ModelShape, tuple[str, ...]]:
     """The shape with what the request changes: encoders off, redundant experts, a format for a plain checkpoint."""
 
     shape = request.shape
     notes: tuple[str, ...] = ()
     wanted = PRECISIONS.get(request.dtype)
+    stated = DTYPE_NAMES.get(request.dtype)
+    if stated is not None and stated != shape.dtype:
+        shape = replace(shape, dtype=stated)
     if wanted is not None and request.dtype not in ("bf16", "fp16", "fp32") and not shape.quantization.rules:
         plan = QuantizationPlan(request.dtype, (Rule(wanted),), kv_cache=shape.quantization.kv_cache)
         shape = replace(shape, quantization=plan)

@@ -21,7 +21,7 @@ MOST_LAYERS = 4096
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 DEFAULT_POSITIONS = 2048
 DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
-_DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "half": "float16", "float32": "float32", "float": "float32"}
+_DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "half": "float16"}
 
 
 def shape_from_config(config: Mapping[str, Any], name: str = "model") -> ModelShape:
@@ -63,7 +63,7 @@ def shape_from_config(config: Mapping[str, Any], name: str = "model") -> ModelSh
         draft_layers=text.integer(*DRAFT_LAYERS, default=0, low=0),
         final_norms=convention.final_norms,
         head_bias=convention.head_bias,
-        notes=_notes(text, model_type, known),
+        notes=_notes(top, text, model_type, known),
     )
     return _finished(text, shape)
 
@@ -83,7 +83,7 @@ def _quantization(top: Fields, text: Fields) -> QuantizationPlan:
     return parse_quantization(block if isinstance(block, Mapping) else None, text.text("expert_dtype"))
 
 
-def _notes(text: Fields, model_type: str, known: bool) -> tuple[str, ...]:
+def _notes(top: Fields, text: Fields, model_type: str, known: bool) -> tuple[str, ...]:
     """What was assumed while reading."""
     notes = []
     if not known:
@@ -92,6 +92,8 @@ def _notes(text: Fields, model_type: str, known: bool) -> tuple[str, ...]:
         notes.append("cross-attention layers counted as self-attention: their cache grows with images, not with text")
     if text.get(*POSITIONS) is None:
         notes.append(f"the config does not say max_position_embeddings: {DEFAULT_POSITIONS:,} assumed")
+    if _stated_dtype(top, text) in ("float32", "float"):
+        notes.append("a 32-bit checkpoint, loaded in 16 bits as engines do; ask for dtype fp32 to keep 32")
     return tuple(notes)
 
 
@@ -138,9 +140,13 @@ def _widest(stack: tuple[Layer, ...]) -> int:
     return max(dense or experts or [0])
 
 
+def _stated_dtype(top: Fields, text: Fields) -> str:
+    return (text.text("torch_dtype", "dtype") or top.text("torch_dtype", "dtype")).removeprefix("torch.")
+
+
 def _dtype(top: Fields, text: Fields) -> str:
-    stated = text.text("torch_dtype", "dtype") or top.text("torch_dtype", "dtype")
-    return _DTYPES.get(stated.removeprefix("torch."), "bfloat16")
+    """The 16-bit type in use; engines load 32-bit checkpoints in 16 bits unless told otherwise."""
+    return _DTYPES.get(_stated_dtype(top, text), "bfloat16")
 
 
 def _tied(top: Fields, text: Fields, convention: Convention) -> bool:
