@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from tonnage_core.gpu_health.guide import guide_ratios
 from tonnage_core.gpu_health.profile import GpuIdentity, ceilings, gpu_profile
 from tonnage_core.gpu_health.rules import HealthReadings, correctness_findings, spec_findings, telemetry_findings
 from tonnage_core.gpu_health.throttle import HARDWARE
@@ -50,7 +51,7 @@ def local_probe(options: LocalOptions, driver: GpuDriver | None = None, trace: T
     if options.rehearse:
         host = Device(0, "host", "host")
         document = _profile(host, run_suite(None, [host], run))
-        profiles = [document | {"rehearsal": True, "ceilings": {}, "curves": {}}]
+        profiles = [document | {"rehearsal": True, "ceilings": {}, "curves": {}, "guide_ratios": []}]
     else:
         driver = driver or _nvml()
         devices = _chosen([driver.device(i) for i in range(driver.start())], options.gpus)
@@ -117,7 +118,8 @@ def _profile(device: Device, report: RunReport) -> dict[str, Any]:
         identity, report.points, measured_at=stamp, context=context, verdict=verdict, version=VERSION
     )
     timing = {"outcome": report.outcome, "suite_s": round(report.seconds, 3), "stop_latency_s": report.stop_latency_s}
-    return document | timing
+    ratios = [{"name": n, "guide": g, "measured": m} for n, g, m in guide_ratios(report.points) if m is not None]
+    return document | timing | {"guide_ratios": ratios}
 
 
 def _spec(product: str) -> tuple[str, Mapping[str, float | None]]:

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from tonnage_core.gpu_health.guard import (
     watch,
 )
 from tonnage_core.gpu_health.measurement import Measurement, PointStatus, measurement_from
-from tonnage_gpu_agent.child_process import Child, ChildEnd, Message
+from tonnage_gpu_agent.child_process import LOOK_S, Child, ChildEnd, Message
 from tonnage_gpu_agent.errors import DeviceLostError, FieldUnsupportedError, ProbeRefusedError
 from tonnage_gpu_agent.fields import BY_NAME, plausible
 from tonnage_gpu_agent.port import Device, GpuDriver, GpuProcess
@@ -113,10 +114,15 @@ def check_idle(driver: GpuDriver, device: Device, options: RunOptions) -> int:
 
 
 class Guard:
-    """The watch over a running child, in the shape `Child.run` asks: why to stop, or None."""
+    """The watch over a running child on its GPU and its peers: each call is one look, and says why to stop or None.
 
-    def __init__(self, driver: GpuDriver, index: int, pid: int, before_bytes: int, options: RunOptions) -> None:
-        self._driver, self._index, self._pid = driver, index, pid
+    What the child's own word explains is the memory of the first GPU; on its peers only visible PIDs tell a stranger.
+    """
+
+    def __init__(
+        self, driver: GpuDriver, indices: Sequence[int], pid: int, before_bytes: int, options: RunOptions
+    ) -> None:
+        self._driver, self._indices, self._pid = driver, tuple(indices), pid
         self._rule, self._trace = options.growth, options.trace
         self._state = GrowthWatch(before_bytes)
         self._visible = False
@@ -130,18 +136,27 @@ class Guard:
     def __call__(self) -> str | None:
         """One look."""
         try:
-            seen, own = occupancy(self._driver, self._index, self._is_own)
+            reason = self._look(self._indices[0])
+            for index in self._indices[1:]:
+                reason = reason or self._peer(index)
         except DeviceLostError as error:
             return f"the GPU was lost: {error}"
+        return reason
+
+    def _look(self, index: int) -> str | None:
+        seen, own = occupancy(self._driver, index, self._is_own)
         self._visible = self._visible or own is not None
         if not self._visible:
             seen = Occupancy(seen.used_bytes, None, seen.utilization)
-        now = time.monotonic()
-        word = replace(self._word, age_s=now - self._heard) if self._word else None
+        word = replace(self._word, age_s=time.monotonic() - self._heard) if self._word else None
         if self._trace is not None:
             self._trace(seen, own, word)
         self._state, reason = watch(self._state, seen, own, word, self._rule)
         return reason
+
+    def _peer(self, index: int) -> str | None:
+        foreign = occupancy(self._driver, index, self._is_own)[0].foreign_pids if self._visible else None
+        return f"another process came to GPU {index}: {', '.join(map(str, foreign[:5]))}" if foreign else None
 
     def _is_own(self, pid: int) -> bool:
         """The child or what it started: all share its session."""
@@ -149,6 +164,37 @@ class Guard:
             return os.getsid(pid) == self._pid
         except (ProcessLookupError, PermissionError):
             return pid == self._pid
+
+
+class Lookout:
+    """Looks ten times a second in a thread of its own, since a driver call may block for ever: then that is the
+    reason to stop, and the run counts as timed out."""
+
+    def __init__(self, look: Callable[[], str | None], hang_after_s: float = 5.0) -> None:
+        self._look, self._hang_after_s = look, hang_after_s
+        self._stop = threading.Event()
+        self._reason: str | None = None
+        self._began: float | None = None
+        self.hung = False
+        threading.Thread(target=self._loop, name="probe-lookout", daemon=True).start()
+
+    def __call__(self) -> str | None:
+        """Why to stop, or None."""
+        began = self._began
+        if began is not None and time.monotonic() - began > self._hang_after_s:
+            self.hung = True
+            return f"a driver call has not returned for {self._hang_after_s:.0f} s"
+        return self._reason
+
+    def close(self) -> None:
+        """End the thread, unless it hangs in the driver."""
+        self._stop.set()
+
+    def _loop(self) -> None:
+        while self._reason is None and not self._stop.wait(LOOK_S):
+            self._began = time.monotonic()
+            self._reason = self._look()
+            self._began = None
 
 
 def run_suite(driver: GpuDriver | None, devices: Sequence[Device], options: RunOptions) -> RunReport:
@@ -159,7 +205,8 @@ def run_suite(driver: GpuDriver | None, devices: Sequence[Device], options: RunO
     began = time.monotonic()
     before = [check_idle(driver, device, options) for device in devices] if driver else [0]
     child = Child(_command(devices, options))
-    guard = Guard(driver, devices[0].index, child.pid, before[0], options) if driver else None
+    guard = Guard(driver, [d.index for d in devices], child.pid, before[0], options) if driver else None
+    lookout = Lookout(guard) if guard else None
     report = RunReport()
 
     def on_message(message: Message) -> None:
@@ -169,7 +216,10 @@ def run_suite(driver: GpuDriver | None, devices: Sequence[Device], options: RunO
                 ChildMemory(int(message["reserved"]), bool(message["warming"]), helpers=bool(message["helpers"]))
             )
 
-    end = child.run(on_message, guard or (lambda: None), options.timeout_s)
+    end = child.run(on_message, lookout or (lambda: None), options.timeout_s)
+    if lookout is not None:
+        lookout.close()
+        end = replace(end, timed_out=end.timed_out or lookout.hung)
     report.seconds = time.monotonic() - began
     _conclude(report, end, options)
     return report
@@ -194,10 +244,10 @@ def _take(report: RunReport, message: Message) -> None:
 
 def _conclude(report: RunReport, end: ChildEnd, options: RunOptions) -> None:
     """Outcome and detail; probes that did not come to their end are marked, so that a gap is never silence."""
-    if end.stopped:
+    if end.timed_out:
+        report.outcome, report.detail = "timeout", end.stopped or f"killed after {options.timeout_s:.0f} s"
+    elif end.stopped:
         report.outcome, report.detail, report.stop_latency_s = "busy", end.stopped, end.stop_took_s
-    elif end.timed_out:
-        report.outcome, report.detail = "timeout", f"killed after {options.timeout_s:.0f} s"
     elif end.exit_code != 0:
         lines = [line for line in end.errors.splitlines() if line.strip()]
         report.outcome, report.detail = "error", lines[-1][:300] if lines else f"exit code {end.exit_code}"

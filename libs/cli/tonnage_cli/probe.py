@@ -55,6 +55,9 @@ def _print_tables(report: dict[str, Any]) -> None:
     for gpu in report["gpus"]:
         rows = [(key, f"{value:,.4g}") for key, value in gpu["ceilings"].items()]
         print_table(f"GPU {gpu['index']}: {gpu['product']}", ("ceiling", "measured"), rows)
+        ratios = [(r["name"], f"{r['guide']:.1f}", f"{r['measured']:.1f}") for r in gpu["guide_ratios"]]
+        if ratios:
+            print_table("ratios of the inference guide", ("ratio", "guide", "here"), ratios)
         other = [p for p in gpu["probes"] if p["status"] != "ok"]
         if other:
             print_table(

@@ -99,14 +99,14 @@ def test_a_gpu_split_by_mig_is_skipped_with_the_reason() -> None:
 
 def test_the_guard_explains_the_childs_memory_by_the_drivers_own_list() -> None:
     gpu = gpu_with([GpuProcess(os.getsid(0), 50 * GIB)], used=50.6 * GIB)
-    guard = Guard(FakeDriver([gpu]), 0, os.getsid(0), int(0.6 * GIB), OPTIONS)
+    guard = Guard(FakeDriver([gpu]), [0], os.getsid(0), int(0.6 * GIB), OPTIONS)
     assert [guard() for _ in range(4)] == [None] * 4
 
 
 def test_the_guard_stops_for_a_process_that_comes_mid_run() -> None:
     own = os.getsid(0)
     gpu = gpu_with([GpuProcess(own, GIB)], used=1.6 * GIB)
-    guard = Guard(FakeDriver([gpu]), 0, own, int(0.6 * GIB), OPTIONS)
+    guard = Guard(FakeDriver([gpu]), [0], own, int(0.6 * GIB), OPTIONS)
     assert guard() is None
     stranger = subprocess.Popen(["sleep", "30"], start_new_session=True)
     assert gpu.processes is not None
@@ -118,7 +118,7 @@ def test_the_guard_stops_for_a_process_that_comes_mid_run() -> None:
 
 def test_the_guard_sees_a_stranger_by_memory_alone_where_pids_are_invisible() -> None:
     gpu = gpu_with([], used=2 * GIB)
-    guard = Guard(FakeDriver([gpu]), 0, 1, GIB, OPTIONS)
+    guard = Guard(FakeDriver([gpu]), [0], 1, GIB, OPTIONS)
     guard.hear(ChildMemory(GIB, warming=False))
     assert [guard() for _ in range(6)] == [None] * 6
     gpu.readings["memory"] = [(("used",), 2 * GIB + 64.0 * (1 << 20))]
@@ -129,7 +129,7 @@ def test_the_guard_sees_a_stranger_by_memory_alone_where_pids_are_invisible() ->
 
 def test_a_lost_gpu_ends_the_run() -> None:
     gpu = gpu_with([])
-    guard = Guard(FakeDriver([gpu]), 0, 1, 0, OPTIONS)
+    guard = Guard(FakeDriver([gpu]), [0], 1, 0, OPTIONS)
     gpu.lost = True
     found = guard()
     assert found is not None and "lost" in found
