@@ -114,8 +114,8 @@ def test_each_targets_process_starts_answers_and_ends_on_sigterm(target: str, tm
     command = [sys.executable, *entrypoint(target)[1:]]
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert answers(f"http://127.0.0.1:{port}/healthz", process, 30), process.stderr and process.stderr.read()
+            assert answers(f"http://127.0.0.1:{port}/healthz", process, 90), process.stderr and process.stderr.read()
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()

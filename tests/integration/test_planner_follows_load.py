@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def process(module: str, log: Path, **settings: str) -> Iterator["subprocess.Pop
             one.kill()
 
 
-async def until(what: str, check: Callable[[], Awaitable[bool]], within_s: float = 30.0) -> None:
+async def until(what: str, check: Callable[[], Awaitable[bool]], within_s: float = 90.0) -> None:
     for _ in range(int(within_s / 0.1)):
         with contextlib.suppress(httpx.TransportError):
             if await check():
@@ -69,34 +70,47 @@ class Bench:
         ]
 
 
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    engine_port, planner_port = free_port(), free_port()
-    engine_url, url = f"http://127.0.0.1:{engine_port}", f"http://127.0.0.1:{planner_port}"
+@dataclass(frozen=True)
+class Pair:
+    """The two processes."""
+
+    engine: "subprocess.Popen[bytes]"
+    engine_url: str
+    url: str
+    engine_log: Path
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("pair")
+    engine_port, planner_port = str(free_port()), str(free_port())
+    engine_url = f"http://127.0.0.1:{engine_port}"
+    simulated = {"PORT": engine_port, "MODEL": MODEL, "MAX_NUM_SEQS": "4", "TIME_SCALE": "2"}
     planner = {
-        "PORT": str(planner_port),
+        "PORT": planner_port,
         "ENDPOINTS": f'[{{"url": "{engine_url}", "model": "{MODEL}"}}]',
         "SCRAPE_INTERVAL_S": "0.2",
-        "STALE_AFTER_S": "1",
+        "SCRAPE_TIMEOUT_S": "3",
+        "STALE_AFTER_S": "4",
         "POLICY": '{"scale_down_after_s": 1}',
     }
-    engine = process(
-        "tonnage_sim.main",
-        tmp_path / "sim",
-        PORT=str(engine_port),
-        HOST="127.0.0.1",
-        MODEL=MODEL,
-        MAX_NUM_SEQS="4",
-        TIME_SCALE="2",
-    )
-    with engine as simulated, process("tonnage_planner.main", tmp_path / "planner", **planner):
-        async with httpx.AsyncClient() as http:
-            made = Bench(http, simulated, engine_url, url)
-            await until("planner knows the engine", lambda: fresh(made))
-            yield made
+    with (
+        process("tonnage_sim.main", folder / "sim", **simulated) as engine,
+        process("tonnage_planner.main", folder / "planner", **planner),
+    ):
+        yield Pair(engine, engine_url, f"http://127.0.0.1:{planner_port}", folder / "sim")
 
 
-async def fresh(bench: Bench) -> bool:
+@pytest.fixture
+async def bench(pair: Pair) -> AsyncIterator[Bench]:
+    async with httpx.AsyncClient() as http:
+        made = Bench(http, pair.engine, pair.engine_url, pair.url)
+        await until("planner knows the engine", lambda: fresh(made, pair))
+        yield made
+
+
+async def fresh(bench: Bench, pair: Pair) -> bool:
+    assert pair.engine.poll() is None, pair.engine_log.read_text()[-2000:]
     return bool((await bench.endpoint())["state"] == "fresh")
 
 

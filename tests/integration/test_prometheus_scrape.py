@@ -57,7 +57,7 @@ def answers(url: str) -> bool:
         return True
 
 
-def wait_for(what: str, ready: Callable[[], bool], within_s: float = 40.0) -> None:
+def wait_for(what: str, ready: Callable[[], bool], within_s: float = 90.0) -> None:
     """Poll `ready` until it is true; its OSErrors count as not yet."""
     ends = time.monotonic() + within_s
     while time.monotonic() < ends:
