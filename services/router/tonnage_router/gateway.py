@@ -67,7 +67,7 @@ class Gateway:
             self.tenants.load(*read_tenants(settings.tenants_file, settings.workers))
         self.rewriter = Rewriter(keys_are_tenants=settings.tenants_file is not None)
         self.admission = Admission(self)
-        self.lora = LoraLoader(settings.adapters, settings.adapter_load_timeout_s)
+        self.lora = LoraLoader(settings.adapters, settings.adapter_load_timeout_s, metrics.adapter_loads)
         self.fleet.seen_models.update(self.lora.specs)
         self.access_log = access_log or AccessLog("off")
         self.decisions: deque[DecisionRecord] = deque(maxlen=settings.decisions_kept or None)

@@ -23,14 +23,12 @@ ALREADY = b"already been loaded"
 class LoraLoader:
     """Single-flight loads by (endpoint, adapter); requests that need the adapter wait for the same load."""
 
-    def __init__(self, specs: "list[AdapterSpec]", timeout_s: float) -> None:
+    def __init__(self, specs: "list[AdapterSpec]", timeout_s: float, counts: dict[str, int]) -> None:
         self.specs = {spec.name: spec for spec in specs}
         self._timeout_s = timeout_s
         self._waiting: dict[tuple[str, str], list[Exchange]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.loads = 0
-        self.failures = 0
-        self.unloads = 0
+        self._counts = counts
 
     def parent(self, name: str) -> str | None:
         """The base model of a known adapter."""
@@ -70,8 +68,7 @@ class LoraLoader:
         finally:
             endpoint.residency.end_load(spec.name, loaded)
             self._publish(endpoint)
-            self.loads += loaded
-            self.failures += not loaded
+            self._count("loaded" if loaded else "failed")
             for exchange in self._waiting.pop((endpoint.id, spec.name), []):
                 if not exchange.ended and exchange.endpoint is endpoint:
                     exchange.adapter_ready() if loaded else exchange.adapter_failed()
@@ -83,7 +80,7 @@ class LoraLoader:
             if victim is None:
                 return  # every adapter is in use: the engine queues or swaps by itself
             residency.unloaded(victim)
-            self.unloads += 1
+            self._count("unloaded")
             await self._call(endpoint, UNLOAD, orjson.dumps({"lora_name": victim}))
             log.info("adapter unloaded", extra={"endpoint": endpoint.id, "adapter": victim, "for": name})
 
@@ -92,6 +89,9 @@ class LoraLoader:
             endpoint.host, endpoint.port, path, timeout_s=self._timeout_s, body=body, api_key=endpoint.spec.api_key
         )
         return answer.status, answer.body
+
+    def _count(self, outcome: str) -> None:
+        self._counts[outcome] = self._counts.get(outcome, 0) + 1
 
     @staticmethod
     def _publish(endpoint: "Endpoint") -> None:

@@ -58,6 +58,7 @@ class RouterMetrics(Collector):
         self.decisions: dict[tuple[str, str], int] = {}
         self.retries: dict[str, int] = {}
         self.refused: dict[int, int] = {}
+        self.adapter_loads: dict[str, int] = {}
         self.endpoint_failures: dict[tuple[str, str], int] = {}
         self.tenant_requests: dict[tuple[str], int] = {}
         self.tenant_tokens: dict[tuple[str], int] = {}
@@ -115,6 +116,8 @@ def _counters(m: RouterMetrics) -> Iterable[Metric]:
     yield _counter("outcomes", "How requests ended", ["outcome"], (((k,), v) for k, v in m.outcomes.items()))
     yield _counter("decisions", "Decisions by policy and reason", ["policy", "reason"], m.decisions.items())
     yield _counter("retries", "Attempts after the first", ["kind"], (((k,), v) for k, v in m.retries.items()))
+    loads = (((k,), v) for k, v in m.adapter_loads.items())
+    yield _counter("adapter_loads", "Adapter loads and unloads sent, by outcome", ["outcome"], loads)
     yield _counter(
         "refused_requests", "Requests refused before routing", ["status"], (((k,), v) for k, v in m.refused.items())
     )

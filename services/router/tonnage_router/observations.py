@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from tonnage_core.prefix_index.index import ENTRY_BYTES
+from tonnage_core.scheduling.speed import relative_speeds
+from tonnage_router.adapters.gpu_profiles import read_ceilings
 from tonnage_router.engine_metrics import EngineGauges
 from tonnage_router.fleet import Endpoint
 
@@ -15,6 +17,17 @@ class Observations:
 
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
+
+    def speeds(self) -> None:
+        """Relative speeds of endpoints whose GpuProfile is known; a speed an operator wrote stays."""
+        directory = self._gateway.settings.gpu_profiles_dir
+        if directory is None:
+            return
+        ceilings = read_ceilings(directory)
+        wanted = {e: e.spec.gpu_profile for e in self._gateway.fleet if e.spec.gpu_profile and e.spec.gpu_speed is None}
+        speeds = relative_speeds({name: ceilings[name] for name in wanted.values() if name in ceilings})
+        for endpoint, name in wanted.items():
+            endpoint.candidate.gpu_speed = speeds.get(name)
 
     def models(self, endpoint: Endpoint, entries: list[dict[str, Any]]) -> None:
         """What the engine lists: names, context limit, and adapters, which have a parent."""

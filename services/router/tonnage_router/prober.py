@@ -34,6 +34,7 @@ class Prober:
 
     def follow(self) -> None:
         """Start probing new endpoints, stop probing gone ones."""
+        self._observed.speeds()
         current = set(self._gateway.fleet)
         for endpoint in [e for e in self._tasks if e not in current]:
             self._tasks.pop(endpoint).cancel()

@@ -67,6 +67,8 @@ class RouterSettings(Settings):
     endpoints: list[EndpointSpec] = Field(default_factory=list)
     endpoints_file: Path | None = None
     """YAML of endpoints, read again when it changes."""
+    gpu_profiles_dir: Path | None = None
+    """Directory of GpuProfile documents; an endpoint's `gpu_profile` names one, and gives its relative speed."""
     policy: str = "prefix"
     """A built-in policy, or the name of one of `profiles`."""
     profiles: dict[str, ProfileSpec] = Field(default_factory=dict)
