@@ -54,6 +54,17 @@ def allocate_ports(options: FleetOptions) -> dict[str, int]:
         else options.port_base + (i if i < len(FIXED) else FIRST_ENGINE + i - len(FIXED))
         for i, name in enumerate(names)
     }
+    return _taken_for_a_moment(wanted)
+
+
+def fresh_compared_ports(options: FleetOptions, ports: Mapping[str, int]) -> dict[str, int]:
+    """Ports for the compared router, which starts late: free ones are found anew, since others may have taken them."""
+    if options.port_base != 0:
+        return dict(ports)
+    return {**ports, **_taken_for_a_moment(dict.fromkeys(("compared_router", "compared_admin"), 0))}
+
+
+def _taken_for_a_moment(wanted: Mapping[str, int]) -> dict[str, int]:
     held: list[socket.socket] = []
     ports: dict[str, int] = {}
     try:

@@ -109,10 +109,11 @@ class Session:
         if policy == self.options.policy:
             yield str(self.urls["router"])
             return
-        spec = layout.router_spec(self.options, self.ports, self.model, policy=policy, compared=True)
+        ports = layout.fresh_compared_ports(self.options, self.ports)
+        spec = layout.router_spec(self.options, ports, self.model, policy=policy, compared=True)
         await self.supervisor.start([spec])
         try:
-            yield f"http://{layout.HOST}:{self.ports['compared_router']}"
+            yield f"http://{layout.HOST}:{ports['compared_router']}"
         finally:
             await self.supervisor.stop([spec.name])
 
