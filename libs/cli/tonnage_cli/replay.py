@@ -149,6 +149,7 @@ def _progress_bar(total: int, *, shown: bool) -> Iterator[OnProgress | None]:
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
         task = bar.add_task("starting", total=total)
+        bar.refresh()
 
         def on_progress(at: Standing) -> None:
             bar.update(task, completed=at.done, description=f"{at.in_flight} in flight, {at.errors} errors")

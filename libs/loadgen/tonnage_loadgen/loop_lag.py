@@ -6,6 +6,8 @@ from bisect import bisect_right
 from time import perf_counter, process_time
 
 INTERVAL_S = 0.02
+OWN_SHARE = 0.5
+"""Of a delay this process must have computed for this share, for the delay to be its own doing."""
 
 
 class LoopLag:
@@ -41,8 +43,12 @@ class LoopLag:
         return self.cpu[place - 1] + share * (self.cpu[place] - self.cpu[place - 1])
 
     def own(self, start: float, end: float) -> float:
-        """Of the delay from `start` to `end`, the seconds this process computed: at most all of it."""
-        return min(end - start, max(0.0, self.cpu_at(end) - self.cpu_at(start)))
+        """Of the delay from `start` to `end`, the seconds this process computed; 0 when that is not most of it.
+
+        A delay through which the process hardly ran is the machine's: it had other work for the core.
+        """
+        computed = max(0.0, self.cpu_at(end) - self.cpu_at(start))
+        return min(end - start, computed) if computed >= OWN_SHARE * (end - start) else 0.0
 
     def own_lags(self) -> list[float]:
         """Each sample's lag as far as this process caused it."""

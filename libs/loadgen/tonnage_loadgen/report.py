@@ -118,7 +118,9 @@ def notes(document: dict[str, Any]) -> Iterable[str]:
         yield f"{asked['outputs_cut']} outputs were cut to the server's context length"
     if asked["words_per_token"] is None:
         yield "the server has no /tokenize: prompts may be longer in its tokens than in the trace's"
-    if document["prefix"]["hit_tokens"] is None:
+    if document["itl_ms"]["p50"] == 0.0:
+        yield "half of the tokens came in one piece with the one before: ITL shows delivery, not the engine's steps"
+    if document["prefix"]["hit_tokens"] is None and document["requests"]["ok"]:
         yield "the engine does not report cached tokens (vLLM: --enable-prompt-tokens-details): hits are unknown"
     if document["prefix"]["ceiling_blocks"] is None:
         yield "the ceiling hit rate assumes a cache without limit: the engines' cache size is not known"

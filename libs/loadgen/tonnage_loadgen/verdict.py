@@ -2,8 +2,8 @@
 
 The limit is the larger of 10 ms and a tenth of the median TTFT in wall time: a delay below it does not show in the
 latencies. Two delays are held against it at their 99th percentile: how late requests were taken up, and how late the
-event loop ran. Of each only the part counts during which this process computed; the rest is the machine's doing, which
-is said but does not void the run. A run is void as well when the client ran out of sockets.
+event loop ran. A delay counts when this process computed through most of it; any other is the machine's doing, which is
+said but does not void the run. A run is void as well when the client ran out of sockets.
 """
 
 from collections.abc import Sequence

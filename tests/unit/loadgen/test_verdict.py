@@ -55,6 +55,10 @@ def test_delay_while_the_machine_ran_others_is_said_and_does_not_void_the_run() 
     assert "busy with other work" in verdict.reason
 
 
+def test_work_that_is_the_lesser_part_of_a_delay_does_not_void_the_run() -> None:
+    assert not judged(lag_of((0.9, 0.0, 0.0), (1.2, 0.06, 0.28)), [0.1] * 100).bound
+
+
 def test_a_tenth_of_the_median_ttft_is_allowed() -> None:
     lag = lag_of((0.9, 0.0, 0.0), (1.2, 0.3, 0.09))
     assert not judged(lag, [0.1] * 100, ttft=1.5).bound
@@ -77,10 +81,10 @@ def test_running_out_of_sockets_voids_the_run() -> None:
 
 
 def test_cpu_between_samples_is_linear_and_never_more_than_the_delay() -> None:
-    lag = lag_of((1.0, 5.0, 0.0), (2.0, 5.5, 0.0))
-    assert lag.cpu_at(1.5) == pytest.approx(5.25)
-    assert (lag.cpu_at(0.0), lag.cpu_at(9.0)) == (5.0, 5.5)
-    assert lag.own(1.0, 2.0) == pytest.approx(0.5)
+    lag = lag_of((1.0, 5.0, 0.0), (2.0, 5.6, 0.0))
+    assert lag.cpu_at(1.5) == pytest.approx(5.3)
+    assert (lag.cpu_at(0.0), lag.cpu_at(9.0)) == (5.0, 5.6)
+    assert lag.own(1.0, 2.0) == pytest.approx(0.6)
     assert lag_of((1.0, 0.0, 0.0), (2.0, 8.0, 0.0)).own(1.0, 2.0) == pytest.approx(1.0)
 
 
