@@ -44,8 +44,7 @@ class Admission:
 
     def submit(self, exchange: "Exchange") -> None:
         """Send the request out, queue it, or refuse it with a time to come back."""
-        model = exchange.facts.model
-        assert model is not None
+        model = self._gateway.pool_name(exchange)
         pool = self._pool(model)
         now = time.monotonic()
         if not self.waiting and self.has_room(model):
@@ -86,8 +85,7 @@ class Admission:
         return wait > self._gateway.settings.queue_ttl_s
 
     def _refuse(self, pool: Pool, exchange: "Exchange", why: str) -> None:
-        model = exchange.facts.model
-        assert model is not None
+        model = self._gateway.pool_name(exchange)
         if not self._gateway.eligible(model):
             exchange.fail(503, f"no endpoint serves model {model!r} now; try again later", "no_endpoint", 5)
             return
@@ -112,14 +110,19 @@ class Admission:
     def _pump(self) -> None:
         self._pump_due = False
         now = time.monotonic()
-        for model, pool in self._pools.items():
-            while len(pool.queue) and self.has_room(model):
-                exchange = pool.queue.pop()
-                if exchange is None:
-                    break
-                pool.drain.left(exchange.prompt_tokens, now)
-                exchange.dispatch()
+        waiting = [(model, pool) for model, pool in self._pools.items() if len(pool.queue)]
+        while waiting:  # one a pool in turn: pools may share endpoints
+            waiting = [(model, pool) for model, pool in waiting if self._release_one(model, pool, now)]
         self._recount()
+
+    def _release_one(self, model: str, pool: Pool, now: float) -> bool:
+        """Dispatch the pool's next request if there is room; False when there is none, or nothing waits."""
+        exchange = pool.queue.pop() if self.has_room(model) else None
+        if exchange is None:
+            return False
+        pool.drain.left(exchange.prompt_tokens, now)
+        exchange.dispatch()
+        return True
 
     def _recount(self) -> None:
         self.waiting = sum(len(pool.queue) for pool in self._pools.values())

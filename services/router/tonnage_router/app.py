@@ -43,7 +43,7 @@ def build_app(gateway: Gateway, registry: CollectorRegistry) -> FastAPI:
     @app.get("/admin/queue", tags=["admin"])
     async def queue() -> dict[str, Any]:
         """Requests waiting for capacity."""
-        return {"schema": "tonnage.queue/1", "version": VERSION, "pools": gateway.queue_document()}
+        return {"schema": "tonnage.queue/1", "version": VERSION, "pools": gateway.admission.document()}
 
     return app
 

@@ -6,7 +6,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tonnage_core.flow_control.breaker import Breaker
 from tonnage_core.flow_control.retry_budget import RetryBudget
@@ -29,7 +29,7 @@ from tonnage_router.errors import BadBodyError
 from tonnage_router.exchange import Exchange
 from tonnage_router.fleet import Endpoint, Fleet
 from tonnage_router.lora import LoraLoader
-from tonnage_router.metrics import RouterMetrics
+from tonnage_router.metrics import MAX_REQUEST_KEYS, RouterMetrics
 from tonnage_router.models import ModelList
 from tonnage_router.profiles import profile_of
 from tonnage_router.rewriter import Rewriter
@@ -316,6 +316,11 @@ class Gateway:
             if not exchange.answering and exchange.upstream is not None:
                 exchange.upstream.timed_out()
 
+    def pool_name(self, exchange: Exchange) -> str:
+        """The base model: adapters wait in their base's queue, since they share its endpoints."""
+        model = exchange.facts.model or ""
+        return self.lora.parent(model) or model
+
     def eligible(self, model: str) -> Sequence[Candidate]:
         """Endpoints that may take a model, or an adapter's base."""
         return self.scheduler.eligible(self.lora.parent(model) or model)
@@ -339,8 +344,8 @@ class Gateway:
         """Count a finished exchange, learn from its usage, log it."""
         metrics = self.metrics
         endpoint = exchange.endpoint
-        key = (exchange.facts.model or "", endpoint.id if endpoint else "", exchange.status)
-        metrics.requests[key] = metrics.requests.get(key, 0) + 1
+        key = (exchange.facts.model or "", endpoint.id if endpoint else "", str(exchange.status))
+        metrics.count(metrics.requests, key, most=MAX_REQUEST_KEYS)
         metrics.outcomes[outcome] = metrics.outcomes.get(outcome, 0) + 1
         duration = time.perf_counter() - exchange.started
         metrics.duration.observe(duration)
@@ -382,11 +387,8 @@ class Gateway:
 
     def queue_lengths(self) -> dict[str, int]:
         """Requests waiting for capacity, by pool; every known pool is named."""
-        return dict.fromkeys(self.fleet.seen_models, 0) | self.admission.lengths()
-
-    def queue_document(self) -> list[dict[str, Any]]:
-        """`/admin/queue`."""
-        return self.admission.document()
+        names = {self.lora.parent(name) or name for name in self.fleet.seen_models}
+        return dict.fromkeys(names, 0) | self.admission.lengths()
 
     def not_ready(self) -> str | None:
         """Why the router cannot take requests, or None."""

@@ -21,6 +21,8 @@ OVERHEAD_BUCKETS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001
 K = TypeVar("K", bound=tuple[str, ...])
 MAX_KEYS = 400
 """Label combinations of a family by tenant: 100 tenants by a few values."""
+MAX_REQUEST_KEYS = 10_000
+"""Label combinations of requests: 100 models by 10 endpoints each by 10 statuses."""
 
 
 class Histogram:
@@ -53,7 +55,7 @@ class RouterMetrics(Collector):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gateway: Gateway | None = None
-        self.requests: dict[tuple[str, str, int], int] = {}
+        self.requests: dict[tuple[str, str, str], int] = {}
         self.outcomes: dict[str, int] = {}
         self.decisions: dict[tuple[str, str], int] = {}
         self.retries: dict[str, int] = {}
@@ -74,9 +76,9 @@ class RouterMetrics(Collector):
         registry.register(self)
 
     @staticmethod
-    def count(counts: dict[K, int], key: K, amount: int = 1) -> None:
-        """Add to one of the counters; beyond `MAX_KEYS` keys the rest count as `other`."""
-        if key not in counts and len(counts) >= MAX_KEYS:
+    def count(counts: dict[K, int], key: K, amount: int = 1, most: int = MAX_KEYS) -> None:
+        """Add to one of the counters; beyond `most` keys the rest count as `other`."""
+        if key not in counts and len(counts) >= most:
             key = cast("K", ("other", *key[1:]))
         counts[key] = counts.get(key, 0) + amount
 

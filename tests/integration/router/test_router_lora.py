@@ -127,3 +127,19 @@ async def test_a_client_that_leaves_during_a_load_leaves_no_count(engines: Any, 
     client.close()
     await router.settled()
     assert router.counters() == [(0, 0, 0)]
+
+
+async def test_adapters_and_their_base_wait_in_one_queue(engines: Any, route: Any) -> None:
+    go = asyncio.Event()
+
+    async def slow(call: Any) -> None:
+        if b"_lora_adapter" not in call.head.split(b"\r\n")[0]:
+            await go.wait()
+        call.answer()
+
+    router = await route(await engines(script=slow), adapters=ADAPTERS, endpoint_requests=1)
+    tasks = [asyncio.create_task(router.post(body(name))) for name in ("m", "m", "lora-1", "m", "lora-2")]
+    await router.until(lambda: router.gateway.queue_lengths() == {"m": 4})
+    go.set()
+    assert {(await task).status for task in tasks} == {200}
+    assert router.gateway.queue_lengths() == {"m": 0}
