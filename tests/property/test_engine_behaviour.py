@@ -76,6 +76,7 @@ def workloads(draw: st.DrawFn) -> tuple[EngineConfig, list[Arrival]]:
                     block_hashes=hash_blocks(seed_hash("m", adapter, None), prompt, config.block_size),
                     tail=tuple(prompt[full:]),
                     n=draw(st.sampled_from([1, 1, 1, 2])),
+                    finish_reason=draw(st.sampled_from(["length", "stop"])),
                     priority=draw(st.integers(0, 2)),
                     adapter=adapter,
                     output_token=draw(st.sampled_from([None, _counting_on(length)])),

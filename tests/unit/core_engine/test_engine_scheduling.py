@@ -337,6 +337,16 @@ def test_an_abort_frees_the_blocks_and_keeps_the_cache() -> None:
     assert _rows(_step(engine))["b"].hit_tokens == 20
 
 
+@pytest.mark.parametrize(("reason", "cached"), [("length", 12), ("stop", 11)])
+def test_a_request_that_stops_by_itself_has_had_a_block_taken_for_one_more_token(reason: str, cached: int) -> None:
+    engine = _engine(num_blocks=13, max_model_len=48)
+    _submit(engine, "a", prompt=32, output=1)
+    engine.run_until(1.0)
+    _submit(engine, "b", prompt=8, output=9, finish_reason=reason)
+    engine.run_until(2.0)
+    assert engine.stats.cached_blocks == cached
+
+
 def test_without_prefix_caching_nothing_hits_and_nothing_is_counted() -> None:
     engine = _engine(enable_prefix_caching=False)
     for name in "ab":

@@ -95,6 +95,11 @@ class KvBlocks:
             )
         return forks
 
+    def overrun(self, sequence: Sequence) -> None:
+        """Take the block that one more token would need, if any is free: it may evict what the cache still held."""
+        if sequence.computed == len(sequence.blocks) * self.block_size and self.pool.free:
+            sequence.blocks += self.pool.take(1)
+
     def free(self, sequence: Sequence) -> None:
         """Give every block back; what is cached stays cached until it is evicted."""
         self.pool.release(sequence.blocks)

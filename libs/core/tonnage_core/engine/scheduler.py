@@ -46,6 +46,8 @@ class Scheduler:
             self.finished_context += sequence.tokens
         elif not self.running:
             self.finished_rows = self.finished_context = 0
+        if self.config.async_scheduling and sequence.request.finish_reason == "stop":
+            self.kv.overrun(sequence)
         self.kv.free(sequence)
 
     def withdraw(self, sequence: Sequence) -> None:

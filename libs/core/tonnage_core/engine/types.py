@@ -41,6 +41,8 @@ class EngineConfig:
     batching: Batching = "continuous"
     preemption: Preemption = "recompute"
     enable_prefix_caching: bool = True
+    async_scheduling: bool = True
+    """Steps are scheduled ahead of outputs: a request that stops by itself has had one more token scheduled by then."""
     swap_blocks: int | None = None
     """Host blocks for swapped requests; None: no limit. When they run out, recompute."""
     adapter_slots: int = 0
