@@ -26,6 +26,8 @@ SWEEP_S = 0.25
 
 TICK_S = 0.001
 """The shortest sleep: libuv's timers are whole milliseconds, and one rounded to zero would spin."""
+BURST = 64
+"""Requests sent in one go; a longer backlog lets answers be read in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +111,16 @@ class OpenLoop:
         self._tell()
 
     def _pump(self) -> None:
-        """Send all that is due, then sleep until the next is; the next request's bytes are made meanwhile."""
-        exchanges = self._exchanges
+        """Send what is due, then sleep until the next is; the next request's bytes are made meanwhile."""
+        exchanges, last = self._exchanges, self._next + BURST
         while self._next < len(exchanges):
             exchange = exchanges[self._next]
             now = perf_counter()
             if exchange.intended > now:
                 self._loop.call_later(max(TICK_S, exchange.intended - now), self._pump)
+                return
+            if self._next == last:
+                self._loop.call_soon(self._pump)
                 return
             exchange.dispatched = now
             request, self._next = self._prepared, self._next + 1

@@ -63,6 +63,12 @@ async def test_latency_counts_from_the_intended_instant_even_when_the_generator_
     assert load.lag.cpu_at(late.dispatched) - load.lag.cpu_at(late.intended) > 0.1, "it computed meanwhile"
 
 
+async def test_a_burst_of_many_requests_at_one_instant_is_sent_whole() -> None:
+    mock, document, _ = await against(Pace(1, 0.0, 0.0), 300, 0.0)
+    assert document["requests"] == {"sent": 300, "ok": 300, "errors": 0}
+    assert len(mock.arrivals) == 300
+
+
 async def test_progress_is_told_and_ends_complete() -> None:
     seen: list[Progress] = []
     await against(Pace(2, 0.001, 0.001), 5, 0.1, seen)
