@@ -21,6 +21,7 @@ from tonnage_core.gpu_health.rules import (
     telemetry_findings,
 )
 from tonnage_core.gpu_health.verdict import Evidence, Hysteresis, Status, VerdictState, acknowledge, observe, summarise
+from tonnage_core.gpu_health.xid import XidPolicy
 from tonnage_gpu_agent.errors import AgentError
 from tonnage_gpu_agent.runs import RunReport
 
@@ -43,9 +44,10 @@ class GpuRecord:
 class ProfileBook:
     """Records by uuid, in memory and, when a folder is given, in `profiles.json` there (written whole, by rename)."""
 
-    def __init__(self, folder: str = "", rules: Hysteresis | None = None) -> None:
+    def __init__(self, folder: str = "", rules: Hysteresis | None = None, xids: XidPolicy | None = None) -> None:
         self._path = Path(folder) / "profiles.json" if folder else None
         self.rules = rules or Hysteresis()
+        self.xids = xids or XidPolicy()
         self.records: dict[str, GpuRecord] = {}
         if self._path is not None and self._path.exists():
             self.records = _loaded(self._path)
@@ -65,7 +67,7 @@ class ProfileBook:
     ) -> Evidence:
         """The evidence of a run. A run that was cut short by another user or the clock is no evidence of speed."""
         measured = ceilings(report.points)
-        findings = [*correctness_findings(report.points), *telemetry_findings(health)]
+        findings = [*correctness_findings(report.points), *telemetry_findings(health, self.xids)]
         if report.outcome == "ok":
             findings += spec_findings(measured, spec)
             findings += baseline_findings(measured, self.record(uuid).history, HISTORY)
@@ -113,7 +115,7 @@ class ProfileBook:
     def passive(self, uuid: str, health: HealthReadings, now: float) -> VerdictState:
         """The verdict after a look at telemetry alone: it can worsen a verdict, never clear one."""
         known = self.record(uuid)
-        evidence = summarise(telemetry_findings(health), active=False)
+        evidence = summarise(telemetry_findings(health, self.xids), active=False)
         verdict = observe(known.verdict, evidence, now, self.rules)
         if verdict != known.verdict:
             self._store(uuid, _with_verdict(known, verdict))

@@ -110,7 +110,14 @@ def _profile(device: Device, report: RunReport) -> dict[str, Any]:
     if report.outcome != "ok":
         reasons.insert(0, f"{report.outcome}: {report.detail}")
     verdict = {"status": status.value, "reasons": reasons, "findings": [asdict(f) for f in evidence.findings]}
-    identity = GpuIdentity(socket.gethostname(), device.index, device.uuid, name, device.product, device.memory_bytes)
+    identity = GpuIdentity(
+        socket.gethostname(),
+        device.index,
+        device.uuid,
+        name,
+        device.product,
+        report.memory_bytes or device.memory_bytes,
+    )
     last = next((p.context for p in reversed(report.points) if p.context), {})
     context = {"driver": device.driver, **report.versions, **last, "probe_s": report.seconds_by_probe}
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from tonnage_core.errors import TonnageError
 from tonnage_core.gpu_health.guard import Budget
-from tonnage_core.gpu_health.xid import classify, label
+from tonnage_core.gpu_health.xid import XidPolicy, classify, label
 from tonnage_core.hardware.catalogue import find_gpu
 from tonnage_core.hardware.spec import UnknownGpuError as NotInCatalogueError
 from tonnage_gpu_agent.adapters.fake_nvml import FakeDriver, fake_gpu
@@ -89,7 +89,8 @@ def assemble(settings: AgentSettings, driver: GpuDriver, clock: Clock) -> Agent:
         pcis = {v.identity.uuid: v.identity.pci for v in telemetry.views() if v.identity}
         xids.add_kernel_line(line, by_pci(pcis), clock.wall())
 
-    book = ProfileBook(settings.state_dir)
+    policy = XidPolicy(frozenset(settings.xid_ignored), frozenset(settings.xid_hardware))
+    book = ProfileBook(settings.state_dir, xids=policy)
     version = package_version("tonnage")
     ports = ProberPorts(telemetry, book, metrics, xids, clock, lookup_spec)
     limits = ProberLimits(

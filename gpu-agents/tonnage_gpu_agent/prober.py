@@ -181,7 +181,14 @@ class Prober:
             report, uuid=device.uuid, spec=spec, health=health(snapshot, report, xids), fleet=self._fleet(device)
         )
         document = self._ports.book.conclude(
-            GpuIdentity(self._limits.node, device.index, device.uuid, name, device.product, device.memory_bytes),
+            GpuIdentity(
+                self._limits.node,
+                device.index,
+                device.uuid,
+                name,
+                device.product,
+                report.memory_bytes or device.memory_bytes,
+            ),
             report,
             evidence,
             now=self._ports.clock.wall(),

@@ -20,7 +20,7 @@ from tonnage_core.gpu_health.guard import (
 )
 from tonnage_core.gpu_health.measurement import Measurement, PointStatus, measurement_from
 from tonnage_gpu_agent.child_process import LOOK_S, Child, ChildEnd, Message
-from tonnage_gpu_agent.errors import DeviceLostError, FieldUnsupportedError, ProbeRefusedError
+from tonnage_gpu_agent.errors import AgentError, DeviceLostError, FieldUnsupportedError, ProbeRefusedError
 from tonnage_gpu_agent.fields import BY_NAME, plausible
 from tonnage_gpu_agent.port import Device, GpuDriver, GpuProcess
 from tonnage_gpu_agent.probes import ProbeEntry
@@ -51,7 +51,9 @@ class RunOptions:
 
 @dataclass
 class RunReport:
-    """What came of a run. `outcome` is ok, busy, timeout or error; points measured before a stop are kept."""
+    """What came of a run. `outcome` is ok, busy, timeout or error; points measured before a stop are kept.
+
+    `memory_bytes` is what CUDA reports, which is less than the driver's total."""
 
     outcome: str = "ok"
     detail: str = ""
@@ -59,6 +61,7 @@ class RunReport:
     versions: dict[str, Any] = field(default_factory=dict)
     seconds_by_probe: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    memory_bytes: int | None = None
     stop_latency_s: float | None = None
 
 
@@ -193,7 +196,10 @@ class Lookout:
     def _loop(self) -> None:
         while self._reason is None and not self._stop.wait(LOOK_S):
             self._began = time.monotonic()
-            self._reason = self._look()
+            try:
+                self._reason = self._look()
+            except AgentError as error:
+                self._reason = f"the guard cannot look: {error}"
             self._began = None
 
 
@@ -238,6 +244,7 @@ def _take(report: RunReport, message: Message) -> None:
         report.points.append(measurement_from(message["point"]))
     elif kind == "hello":
         report.versions = message["versions"]
+        report.memory_bytes = message.get("memory_bytes")
     elif kind == "end":
         report.seconds_by_probe[message["name"]] = message["seconds"]
 

@@ -32,6 +32,10 @@ class AgentSettings(Settings):
     """The kubelet's pod-resources socket; when it is absent GPUs are not attributed to pods."""
     kernel_log: str = "/dev/kmsg"
     """Kernel log to read XIDs from; when it cannot be read, only the driver's events count."""
+    xid_ignored: tuple[int, ...] = ()
+    """XID codes that never count against a GPU, before the catalogue's classes."""
+    xid_hardware: tuple[int, ...] = ()
+    """XID codes that fail a GPU, before the catalogue's classes."""
     probe_timeout_s: float = 300.0
     """A probe run that takes longer is killed and its verdict is UNKNOWN."""
     probe_seconds_per_day: float = 900.0

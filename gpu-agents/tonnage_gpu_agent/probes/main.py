@@ -110,9 +110,7 @@ def make_bench(arguments: argparse.Namespace, channel: Channel) -> Any:
     properties = torch.cuda.get_device_properties(device)
     threading.Thread(target=publish_memory, args=(channel, phase), daemon=True).start()
     time.sleep(SETTLE_S)
-    channel.send(
-        "hello", versions=versions(), product=properties.name, multiprocessors=properties.multi_processor_count
-    )
+    channel.send("hello", versions=versions(), product=properties.name, memory_bytes=int(properties.total_memory))
     return Bench(
         device,
         CudaTimer(sampler(arguments.device.split(",")[0]), phase.measuring),

@@ -22,6 +22,7 @@ from tonnage_core.gpu_health.verdict import (
     observe,
     summarise,
 )
+from tonnage_core.gpu_health.xid import XidPolicy
 
 RULES = Hysteresis()
 H200 = {"hbm_gbps": 4800.0, "bf16_tflops": 989.0, "fp8_tflops": 1979.0, "pcie_gbps": 64.0}
@@ -95,6 +96,12 @@ def test_healthy_under_no_load_is_no_evidence() -> None:
 
 def test_application_xids_never_count_against_the_gpu() -> None:
     assert telemetry_findings(HealthReadings(xids=(13, 31, 43, 45, 68, 109))) == []
+
+
+def test_an_operators_own_xid_lists_come_before_the_catalogue() -> None:
+    policy = XidPolicy(ignored=frozenset({79}), hardware=frozenset({31}))
+    found = telemetry_findings(HealthReadings(xids=(79, 31)), policy)
+    assert [(f.code, f.status) for f in found] == [("xid:31", Status.FAIL)]
 
 
 def test_a_hardware_xid_fails_the_gpu_and_has_a_way_back() -> None:

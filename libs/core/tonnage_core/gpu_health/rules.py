@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tonnage_core.gpu_health.measurement import Measurement, PointStatus
 from tonnage_core.gpu_health.profile import median
 from tonnage_core.gpu_health.verdict import Finding, Status
-from tonnage_core.gpu_health.xid import XidClass, classify
+from tonnage_core.gpu_health.xid import XidClass, XidPolicy
 
 MAD_TO_SIGMA = 1.4826
 """Median absolute deviation of a normal distribution to its standard deviation."""
@@ -52,6 +52,7 @@ HISTORY = BaselineRule("own_history")
 FLEET = BaselineRule("fleet_median", warn=0.08, fail=0.15, minimum=4)
 
 LOWER_IS_BETTER = frozenset({"kernel_launch_us", "graph_kernel_us", "pin_s_per_gib"})
+DEFAULT_XIDS = XidPolicy()
 HOST_BOUND = frozenset(
     {"kernel_launch_us", "pin_s_per_gib", "h2d_pageable_gbps", "d2h_pageable_gbps", "disk_to_host_gbps"}
     | {"page_cache_to_host_gbps"}
@@ -112,7 +113,7 @@ class HealthReadings:
     xids: tuple[int, ...] = ()
 
 
-def telemetry_findings(readings: HealthReadings) -> list[Finding]:
+def telemetry_findings(readings: HealthReadings, xids: XidPolicy = DEFAULT_XIDS) -> list[Finding]:
     """Findings from telemetry. XIDs of the application class never count; clean telemetry yields no finding."""
     found = []
     if readings.remap_failure:
@@ -125,7 +126,7 @@ def telemetry_findings(readings: HealthReadings) -> list[Finding]:
     if readings.hardware_throttle:
         found.append(Finding("hardware_throttle", Status.WARN, ", ".join(sorted(readings.hardware_throttle))))
     for code in sorted(set(readings.xids)):
-        kind = classify(code)
+        kind = xids.classify(code)
         if kind is XidClass.HARDWARE:
             found.append(Finding(f"xid:{code}", Status.FAIL, "an XID of the hardware class", immediate=True))
         elif kind is XidClass.SUSPECT:

@@ -2,6 +2,7 @@
 public node monitors act on (k8s-device-plugin's skipped list, eks-node-monitoring-agent, azurehpc-health-checks)."""
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -17,6 +18,20 @@ class XidClass(StrEnum):
 APPLICATION = frozenset({6, 8, 11, 12, 13, 25, 31, 32, 43, 45, 68, 69, 109, 126})
 HARDWARE = frozenset({46, 48, 54, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 142, 143, 151, 155, 156, 158})
 SUSPECT = frozenset({38, 56, 57, 58, 61, 63, 65, 73, 80, 81, 92, 94, 121, 137, 144, 145, 146, 147, 148, 149, 150, 154})
+
+
+@dataclass(frozen=True, slots=True)
+class XidPolicy:
+    """An operator's own lists, before the catalogue's: codes that never count, and codes that fail the GPU."""
+
+    ignored: frozenset[int] = frozenset()
+    hardware: frozenset[int] = frozenset()
+
+    def classify(self, code: int) -> XidClass:
+        """The class of a code under this policy."""
+        if code in self.ignored:
+            return XidClass.APPLICATION
+        return XidClass.HARDWARE if code in self.hardware else classify(code)
 
 
 def classify(code: int) -> XidClass:
