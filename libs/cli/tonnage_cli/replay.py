@@ -107,10 +107,9 @@ async def _run(path: Path, trace: Trace, given: dict[str, Any], *, quiet: bool) 
     slo = Slo(given["slo_ttft_ms"], given["slo_tpot_ms"], given["slo_percentile"])
     options = _options(given)
     _raise_open_file_limit()
+    cache = await report.fleet_cache(given["engine_urls"] or (options.url,), options.headers)
     with _progress_bar(len(trace.requests[: options.limit]), shown=not quiet) as on_progress:
         result = await replay(options, trace.requests, on_progress)
-    engines = given["engine_urls"] or (options.url,)
-    cache = await report.fleet_cache(engines, options.headers)
     return report.build(result, slo, cache=cache, bad_lines=trace.bad_lines, trace=path.name)
 
 

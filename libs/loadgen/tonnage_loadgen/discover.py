@@ -80,11 +80,16 @@ async def usable_vocabulary(target: Target, model: str, headers: Headers = ()) -
 
 
 async def fleet_cache(engine_urls: Sequence[str], headers: Headers = ()) -> FleetCache | None:
-    """The engines' blocks summed; None when one does not say, or their block sizes differ."""
+    """The engines' blocks summed; None when one does not answer or say, or their block sizes differ.
+
+    Raises `TargetError` for a URL that is none.
+    """
     found = []
-    for url in engine_urls:
-        answer = await ask(parse_target(url), "/metrics", headers=headers)
-        one = _cache_config(answer)
+    for target in [parse_target(url) for url in engine_urls]:
+        try:
+            one = _cache_config(await ask(target, "/metrics", headers=headers))
+        except TargetError:
+            one = None
         if one is None:
             return None
         found.append(one)

@@ -102,6 +102,7 @@ async def test_an_engine_that_does_not_say_leaves_the_fleets_cache_unknown(metri
     async with server(lambda path, body: fixed(metrics.encode())) as url:
         assert await fleet_cache([url]) is None
     assert await fleet_cache([]) is None
+    assert await fleet_cache(["http://127.0.0.1:1"]) is None
 
 
 @pytest.mark.parametrize(
