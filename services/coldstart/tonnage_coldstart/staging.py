@@ -12,12 +12,13 @@ from random import Random
 from tonnage_coldstart.cache.scrub import Damage, reopen, scrub
 from tonnage_coldstart.cache.store import Cached, NodeCache
 from tonnage_coldstart.cache.transfer import Transfer
-from tonnage_coldstart.errors import CacheReadOnlyError, DiskFullError
+from tonnage_coldstart.errors import CacheReadOnlyError, CancelledError, DiskFullError, TransientSourceError
 from tonnage_coldstart.fetch.checks import read_header
 from tonnage_coldstart.fetch.workers import Fetch, FetchOptions
 from tonnage_coldstart.manifest import Manifest, ManifestFile
 from tonnage_coldstart.progress import Progress
 from tonnage_coldstart.snapshot import Snapshot, Source
+from tonnage_core.coldstart.brake import backoff_s
 from tonnage_core.coldstart.snapshot import require_agreement
 from tonnage_runtime.clock import Clock
 
@@ -68,7 +69,7 @@ class Stager:
         the next try, except when the disk is full.
         """
         stopwatch = _Stopwatch(self.clock.monotonic)
-        snapshot = source.snapshot()
+        snapshot = self._listed(source, progress, stop)
         progress.expect(snapshot.size_bytes, len(snapshot.files))
         stopwatch.lap("plan_s")
         flight = self.cache.single_flight(snapshot.key, stop, on_wait=lambda: progress.enter("wait"))
@@ -90,6 +91,19 @@ class Stager:
                 self.cache.pin(snapshot.key, pinned=True)
         progress.enter("done")
         return staged
+
+    def _listed(self, source: Source, progress: Progress, stop: threading.Event) -> Snapshot:
+        """The source's listing; a failure that passes is tried again, like that of a range."""
+        for attempt in range(self.options.attempts):
+            try:
+                return source.snapshot()
+            except TransientSourceError:
+                if attempt + 1 == self.options.attempts:
+                    raise
+            progress.retried()
+            if stop.wait(backoff_s(attempt, self.rng, self.options.first_backoff_s)):
+                break
+        raise CancelledError("stopped while the source was listed")
 
     def _look(self, key: str, verify: bool) -> tuple[Cached | None, list[Damage]]:
         """What the cache has, and what of it is damaged: all files are read with `verify`, else those that changed."""

@@ -40,6 +40,7 @@ class HttpSource:
         path = parts.path.rpartition("/")[0] if self._single else parts.path.rstrip("/")
         self._base = (parts.scheme, netloc, path, parts.query)
         self._uri = f"{parts.scheme}://{netloc}{path}"
+        self._chunk_bytes = CHUNK_BYTES
         self._client = HttpClient(timeout_s=timeout_s, ca_file=ca_file)
 
     def snapshot(self) -> Snapshot:
@@ -87,6 +88,7 @@ class HttpSource:
     def _names(self) -> list[str]:
         manifest = read_source_manifest(self._uri, self._read_small)
         if manifest is not None:
+            self._chunk_bytes = manifest.chunk_bytes
             return [file.name for file in manifest.files]
         listed = self._directory_page()
         if any(name.endswith(WEIGHTS) for name in listed):
@@ -121,7 +123,7 @@ class HttpSource:
         else:
             size, version = self._probe_size(name)
         file = SourceFile(name, size, version)
-        if size <= CHUNK_BYTES:
+        if size <= self._chunk_bytes:
             return file
         return file if self._serves_ranges(file) else SourceFile(name, size, version, ranges=False)
 
