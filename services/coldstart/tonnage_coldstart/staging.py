@@ -13,11 +13,11 @@ from tonnage_coldstart.cache.scrub import Damage, reopen, scrub
 from tonnage_coldstart.cache.store import Cached, NodeCache
 from tonnage_coldstart.cache.transfer import Transfer
 from tonnage_coldstart.errors import CacheReadOnlyError, CancelledError, DiskFullError, TransientSourceError
-from tonnage_coldstart.fetch.checks import read_header
 from tonnage_coldstart.fetch.workers import Fetch, FetchOptions
 from tonnage_coldstart.manifest import Manifest, ManifestFile
 from tonnage_coldstart.progress import Progress
 from tonnage_coldstart.snapshot import Snapshot, Source
+from tonnage_coldstart.verification import read_header
 from tonnage_core.coldstart.brake import backoff_s
 from tonnage_core.coldstart.snapshot import require_agreement
 from tonnage_runtime.clock import Clock

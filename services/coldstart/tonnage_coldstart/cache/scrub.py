@@ -11,8 +11,8 @@ from tonnage_coldstart.cache.layout import Layout
 from tonnage_coldstart.cache.parts import write_journal
 from tonnage_coldstart.cache.store import Cached
 from tonnage_coldstart.errors import cache_error
-from tonnage_coldstart.fetch.checks import sha256_of
 from tonnage_coldstart.manifest import Manifest, ManifestFile
+from tonnage_coldstart.verification import sha256_of
 from tonnage_core.coldstart.fetch_plan import chunk_count, chunks_of
 
 

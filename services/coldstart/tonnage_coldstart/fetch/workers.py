@@ -13,10 +13,10 @@ from tonnage_coldstart.errors import (
     ContentMismatchError,
     TransientSourceError,
 )
-from tonnage_coldstart.fetch.checks import check_file
 from tonnage_coldstart.fetch.gate import Gate
 from tonnage_coldstart.progress import Progress
 from tonnage_coldstart.snapshot import Source
+from tonnage_coldstart.verification import check_file
 from tonnage_core.coldstart.brake import backoff_s
 from tonnage_core.coldstart.fetch_plan import Chunk, chunks_of, fetch_order
 from tonnage_core.errors import TonnageError
