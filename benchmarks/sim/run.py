@@ -36,6 +36,7 @@ def main() -> int:
             "schema": "tonnage.benchmark.sim/1",
             "date": time.strftime("%Y-%m-%d"),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+            "load_average": [round(load, 1) for load in os.getloadavg()],
             "settings": settings,
             "results": results,
         }
