@@ -158,6 +158,7 @@ def test_budgets_are_kept_and_every_request_ends_with_all_its_tokens(
     assert stats.counters.finished == len(arrivals)
     assert stats.counters.prompt_tokens == sum(arrival.request.prompt_tokens for arrival in arrivals)
     assert stats.counters.swapped_in_blocks == stats.counters.swapped_out_blocks
+    assert engine.scheduler.preemption.host_used == 0
 
 
 @given(workloads())

@@ -6,7 +6,7 @@ import pytest
 
 from tonnage_core.engine.batch import Batch
 from tonnage_core.engine.engine import Engine
-from tonnage_core.engine.plan import Plan
+from tonnage_core.engine.lora_slots import AdapterSlots
 from tonnage_core.engine.types import EngineConfig, EngineRequest, OutputToken, RowResult, StepResult
 from tonnage_core.prefix_index.block_hash import hash_blocks, seed_hash
 
@@ -172,19 +172,19 @@ def test_priority_preempts_a_request_scheduled_earlier_in_the_same_step() -> Non
 
 
 def test_tokens_of_a_preempted_row_go_back_to_the_steps_budget() -> None:
-    engine = _engine(num_blocks=51, policy="priority", max_num_batched_tokens=66, max_num_seqs=3)
-    _submit(engine, "low", prompt=64, output=60, priority=9)
+    engine = _engine(
+        num_blocks=15, max_model_len=56, policy="priority", long_prefill_token_threshold=4, max_num_batched_tokens=8
+    )
+    _submit(engine, "low", prompt=4, output=30, priority=9)
     _step(engine)
-    _submit(engine, "b", prompt=64, output=60, priority=1)
-    _step(engine)
-    _submit(engine, "c", prompt=64, output=60, priority=1)
-    for _ in range(40):
+    _submit(engine, "b", prompt=40, priority=1)
+    _submit(engine, "c", prompt=32, priority=1)
+    shares: list[dict[str, int]] = []
+    while not shares or "low" in shares[-1]:
         rows = _rows(_step(engine))
-        if rows["low"].preempted:
-            break
-    assert rows["b"].new_tokens
-    assert rows["c"].new_tokens
-    assert rows["low"].prefill_tokens == 0
+        shares.append({name: row.prefill_tokens or 1 for name, row in rows.items() if not row.preempted})
+    assert shares[0] == {"low": 1, "b": 4, "c": 3}
+    assert shares[-1] == {"b": 4, "c": 4}
 
 
 def test_a_long_prompt_is_held_to_the_threshold_only_when_somebody_else_is_there() -> None:
@@ -208,60 +208,6 @@ def test_samples_share_the_prompts_blocks_and_copy_the_partial_one() -> None:
     assert len({table[2] for table in tables}) == 3
     assert engine.stats.counters.copied_blocks == 2
     assert engine.counters.prompt_tokens == 10
-
-
-def test_many_decode_steps_are_taken_at_once_also_after_samples_have_parted(monkeypatch: pytest.MonkeyPatch) -> None:
-    decided: list[int] = []
-    engine = _engine(max_model_len=200)
-    schedule = engine.scheduler.schedule
-
-    def counting() -> Plan:
-        decided.append(1)
-        return schedule()
-
-    monkeypatch.setattr(engine.scheduler, "schedule", counting)
-    _submit(engine, "a", prompt=10, output=150, n=2)
-    engine.run_until(1.0)
-    assert engine.counters.steps == 150
-    assert len(decided) <= 4
-
-
-def test_of_two_equal_blocks_the_one_filled_first_serves_whether_steps_are_taken_singly_or_at_once() -> None:
-    def first_owner(*, ahead: bool) -> str:
-        engine = _engine()
-        seed = seed_hash("m", None, None)
-        for name, prompt in (("behind", 5), ("ahead", 6)):
-            keys = hash_blocks(seed, list(range(prompt)), 4)
-            tail = tuple(range(4, prompt))
-            _submit(engine, name, prompt, 20, block_hashes=keys, tail=tail, output_token=_counting_from(prompt))
-        while engine.clock < 0.008:
-            if ahead:
-                engine.run_until(0.008)
-            else:
-                _step(engine)
-        (block,) = engine.kv.pool.cache.longest_prefix(hash_blocks(seed, list(range(8)), 4)[1:])
-        return next(s.request.request_id for s in engine.scheduler.running if block in s.blocks)
-
-    assert first_owner(ahead=True) == first_owner(ahead=False) == "ahead"
-
-
-def test_running_ahead_notices_that_generated_text_has_made_room_for_a_waiting_prompt() -> None:
-    engine = _engine(num_blocks=13, max_model_len=48)
-    seed = seed_hash("m", None, None)
-    running = hash_blocks(seed, list(range(5)), 4)
-    _submit(engine, "a", 5, 20, block_hashes=running, tail=(4,), output_token=_counting_from(5))
-    _submit(
-        engine,
-        "b",
-        45,
-        3,
-        block_hashes=hash_blocks(seed, list(range(45)), 4),
-        tail=(44,),
-        output_token=_counting_from(45),
-    )
-    by_id = {timeline.request_id: timeline for timeline in engine.run_until(1.0)}
-    assert by_id["b"].scheduled_s == pytest.approx(0.003)
-    assert by_id["b"].hit_tokens == 8
 
 
 def test_samples_need_a_seat_each() -> None:
@@ -309,6 +255,25 @@ def test_a_static_batch_keeps_newcomers_out_until_its_last_row_has_ended() -> No
     _step(engine)
     _submit(engine, "c", output=2)
     assert _finish_order(engine) == ["a", "b", "c"]
+
+
+def test_a_static_batch_takes_no_more_prompts_than_the_blocks_will_hold() -> None:
+    engine = _engine(batching="static", num_blocks=31, max_model_len=100, max_num_batched_tokens=16)
+    for name in "abc":
+        _submit(engine, name, prompt=48, output=4)
+    _step(engine)
+    assert (engine.stats.running, engine.stats.waiting) == (2, 1)
+    engine.run_until(1.0)
+    assert engine.counters.preemptions == 0
+
+
+def test_the_least_recently_used_adapter_leaves_its_slot_and_then_host_memory() -> None:
+    slots = AdapterSlots(2, 3, load_s=1.0, fetch_s=10.0)
+    assert [slots.use([name]) for name in ("a", "b", "a", "c")] == [11.0, 11.0, 0.0, 11.0]
+    assert slots.resident == ("a", "c")
+    assert slots.use(["b"]) == 1.0
+    assert slots.use(["d"]) == 11.0
+    assert slots.use(["a"]) == 11.0
 
 
 def test_finished_rows_of_a_static_batch_still_cost_time() -> None:
