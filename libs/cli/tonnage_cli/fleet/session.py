@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import secrets
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -95,13 +96,18 @@ class Session:
             max_input=workload.max_input,
             prompt_format=workload.prompt_format,
             seed=self.options.seed,
-            cache_salt=f"{policy}-{self.options.seed}",
+            cache_salt=self._salt(policy),
         )
         result = await replay(options, workload.requests, on_progress)
         cache = await report.fleet_cache(layout.engine_urls(self.options, self.ports))
         return report.build(
             result, workload.slo, kind="up", cache=cache, bad_lines=workload.bad_lines, trace=workload.trace
         )
+
+    def _salt(self, policy: str) -> str:
+        """The policy's own salt; given engines may remember an earlier run, so theirs is new each time."""
+        run = secrets.token_hex(4) if self.options.engine_urls else str(self.options.seed)
+        return f"{policy}-{run}"
 
     @contextlib.asynccontextmanager
     async def _router_for(self, policy: str) -> AsyncIterator[str]:
