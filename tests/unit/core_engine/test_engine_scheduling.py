@@ -156,6 +156,16 @@ def test_without_host_blocks_a_swap_falls_back_to_recompute() -> None:
     assert engine.stats.counters.preemptions > 0
 
 
+def test_an_abort_gives_the_host_blocks_of_a_swapped_request_back() -> None:
+    engine = _engine(num_blocks=51, max_num_batched_tokens=200, preemption="swap")
+    for name in "abc":
+        _submit(engine, name, prompt=64, output=40)
+    while not engine.scheduler.preemption.host_used:
+        _step(engine)
+    assert engine.abort("c", engine.clock)
+    assert engine.scheduler.preemption.host_used == 0
+
+
 def test_priority_runs_lower_numbers_first_and_preempts_the_highest() -> None:
     engine = _engine(policy="priority", max_num_seqs=1, max_num_batched_tokens=200)
     for name, priority in (("a", 5), ("b", 1), ("c", 3)):

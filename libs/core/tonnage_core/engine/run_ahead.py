@@ -31,7 +31,7 @@ def stretch(scheduler: Scheduler, duration: Duration, clock: float, until: float
 def _steps_to_first_end(scheduler: Scheduler) -> int:
     """Steps that surely end nobody and start nobody; 0 when the next step has to be decided on its own."""
     running = scheduler.running
-    if not running or len(running) > scheduler.config.max_num_batched_tokens:
+    if not running:
         return 0
     if len(scheduler.waiting) and not (scheduler.stalled and _waiting_hits_fixed(running)):
         return 0
