@@ -87,6 +87,12 @@ class DiskFullError(CacheError):
     outcome = "disk_full"
 
 
+class DeviceMemoryError(ColdstartError):
+    """The device or the host has no memory for the load; what was taken is given back."""
+
+    outcome = "no_memory"
+
+
 class NotCachedError(ColdstartError):
     """No such snapshot in the cache."""
 

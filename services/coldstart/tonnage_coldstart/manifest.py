@@ -4,15 +4,15 @@ A snapshot directory without a valid manifest does not exist. The same document,
 source its digests.
 """
 
-import hashlib
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tonnage_core.coldstart.fetch_plan import CHUNK_BYTES, chunk_count
 from tonnage_core.coldstart.file_names import safe_name
+from tonnage_core.coldstart.manifest_digest import manifest_digest
 from tonnage_core.errors import TonnageError
 
 MAX_MANIFEST_BYTES = 256 << 20
@@ -79,7 +79,7 @@ def parse_manifest(raw: bytes, *, need_digest: bool) -> Manifest:
         raise BadManifestError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     if manifest.digest is None and need_digest:
         raise BadManifestError("no digest")
-    if manifest.digest is not None and manifest.digest != _digest(document):
+    if manifest.digest is not None and manifest.digest != manifest_digest(document):
         raise BadManifestError("its digest does not match: it was changed or cut")
     _check_files(manifest)
     return manifest
@@ -88,13 +88,8 @@ def parse_manifest(raw: bytes, *, need_digest: bool) -> Manifest:
 def dump_manifest(manifest: Manifest) -> bytes:
     """JSON with the digest filled in."""
     document = manifest.model_dump(by_alias=True, mode="json")
-    document["digest"] = _digest(document)
+    document["digest"] = manifest_digest(document)
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 if len(manifest.files) < 200 else 0)
-
-
-def _digest(document: Mapping[str, Any]) -> str:
-    rest = {key: value for key, value in document.items() if key != "digest"}
-    return hashlib.sha256(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def _check_files(manifest: Manifest) -> None:

@@ -1,0 +1,176 @@
+"""`load`: a model's tensors on a device, verified, all or none."""
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tonnage_coldstart.errors import DeviceMemoryError
+from tonnage_coldstart.loader.lanes import Lanes, Target, new_stream
+from tonnage_coldstart.loader.ring import Ring, keep_ring, take_ring
+from tonnage_coldstart.loader.weights import Weights, open_weights
+from tonnage_core.coldstart.errors import CorruptFileError
+from tonnage_core.coldstart.safetensors_header import Tensor
+
+NAMES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "I64": "int64",
+    "U64": "uint64",
+    "F64": "float64",
+    "C64": "complex64",
+}
+"""Safetensors dtype -> torch's name of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How to load."""
+
+    threads: int = 8
+    """Readers."""
+    depth: int = 2
+    """Slabs a reader: one is filled while the device takes the other."""
+    verify: bool = True
+    """Check each chunk's CRC32C, where the directory has a manifest."""
+    direct: bool = False
+    """Read past the page cache (O_DIRECT): for a cold disk, or to leave other pages in memory."""
+    ring: bool | None = None
+    """Through the ring; None: for devices only, as host tensors are read in place."""
+
+
+class Loaded(dict[str, torch.Tensor]):
+    """Tensors by name; `report` is the `tonnage.load/1` document. Tensors of one file share one allocation."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], report: dict[str, Any]) -> None:
+        super().__init__(tensors)
+        self.report = report
+
+
+def load_directory(path: Path, device: str, options: LoadOptions) -> Loaded:
+    """Load every shard of `path`. Raises `TonnageError`; after an error nothing of the model is left on the device."""
+    started = time.perf_counter()
+    place = torch.device(device)
+    through_ring = options.ring if options.ring is not None else place.type != "cpu"
+    weights = open_weights(path, direct=options.direct and through_ring)
+    try:
+        _require_dtypes(weights)
+        planned = time.perf_counter()
+        arenas = _allocate(weights, place)
+        try:
+            ring = _fill(weights, arenas, place, options, through_ring=through_ring)
+        except BaseException:
+            _free(arenas)
+            raise
+        tensors = _tensors(weights, arenas)
+    finally:
+        weights.close()
+    ended = time.perf_counter()
+    phases = {"plan_s": planned - started, "fetch_s": None, "verify_s": None, "h2d_s": ended - planned}
+    return Loaded(tensors, _report(path, weights, options, ring, phases, ended - started))
+
+
+def _allocate(weights: Weights, place: torch.device) -> list[torch.Tensor]:
+    arenas: list[torch.Tensor] = []
+    try:
+        for file in weights.files:
+            arenas.append(torch.empty(file.arena.size_bytes, dtype=torch.uint8, device=place))
+    except RuntimeError as error:
+        _free(arenas)
+        raise DeviceMemoryError(
+            f"no room on {place} for {weights.size_bytes} bytes of weights ({str(error).splitlines()[0][:160]})"
+        ) from error
+    return arenas
+
+
+def _free(arenas: list[torch.Tensor]) -> None:
+    """Give the memory back now, whoever still holds the tensors, as a traceback does."""
+    for arena in arenas:
+        arena.untyped_storage().resize_(0)
+
+
+def _fill(
+    weights: Weights, arenas: list[torch.Tensor], place: torch.device, options: LoadOptions, *, through_ring: bool
+) -> Ring | None:
+    stream = new_stream(place) if place.type == "cuda" else None
+    lanes = Lanes(weights, Target(arenas, stream), verify=options.verify, max_chunk_bytes=weights.chunk_bytes)
+    threads = max(1, min(options.threads, -(-weights.size_bytes // weights.chunk_bytes)))
+    if not through_ring:
+        lanes.run([Lanes.direct] * threads)
+        return None
+    slab_bytes = 1 << (weights.chunk_bytes - 1).bit_length()
+    asked = (threads, options.depth, slab_bytes, place.type == "cuda")
+    ring = take_ring(threads, options.depth, slab_bytes, pinned=asked[3])
+    try:
+        if place.type == "cuda":
+            torch.cuda.current_stream(place).synchronize()
+        lanes.run([partial(Lanes.through, slabs=lane) for lane in ring.lanes])
+    finally:
+        keep_ring(ring, asked)
+    return ring
+
+
+def _tensors(weights: Weights, arenas: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    found = {}
+    for file, arena in zip(weights.files, arenas, strict=True):
+        for tensor, offset in zip(file.arena.header.tensors, file.arena.offsets, strict=True):
+            flat = arena[offset : offset + tensor.size_bytes]
+            found[tensor.name] = flat.view(_dtype(file.name, tensor)).view(tensor.shape)
+    return found
+
+
+def _require_dtypes(weights: Weights) -> None:
+    """Every dtype is known to this torch, before memory is taken."""
+    for file in weights.files:
+        for tensor in file.arena.header.tensors:
+            _dtype(file.name, tensor)
+
+
+def _dtype(file: str, tensor: Tensor) -> torch.dtype:
+    found = getattr(torch, NAMES.get(tensor.dtype, ""), None)
+    if not isinstance(found, torch.dtype):
+        raise CorruptFileError(
+            file, f"dtype {tensor.dtype} is unknown to torch {torch.__version__}", tensor=tensor.name
+        )
+    return found
+
+
+def _report(
+    path: Path,
+    weights: Weights,
+    options: LoadOptions,
+    ring: Ring | None,
+    phases: dict[str, float | None],
+    seconds: float,
+) -> dict[str, Any]:
+    return {
+        "schema": "tonnage.load/1",
+        "version": 1,
+        "path": str(path),
+        "bytes": weights.size_bytes,
+        "source_bytes": weights.size_bytes,
+        "cache_hit": True,
+        "tensors": sum(len(file.arena.header.tensors) for file in weights.files),
+        "verified": options.verify and weights.checkable,
+        "seconds": seconds,
+        "gbps": weights.size_bytes / seconds / 1e9 if seconds > 0 else None,
+        "ring": None if ring is None else {"bytes": ring.size_bytes, "pinned": ring.pinned},
+        "direct": any(file.direct for file in weights.files),
+        "phases": phases,
+    }

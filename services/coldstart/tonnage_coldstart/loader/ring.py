@@ -1,0 +1,93 @@
+"""The ring: memory that files are read into; allocated once and pinned, so that the device fetches at full speed."""
+
+import ctypes
+import logging
+import threading
+
+import torch
+
+from tonnage_coldstart.errors import DeviceMemoryError
+
+log = logging.getLogger("tonnage.coldstart.loader")
+
+
+PAGE_BYTES = 4096
+
+
+class Slab:
+    """A power of two of bytes in host memory, page-aligned as reads past the page cache need it."""
+
+    def __init__(self, size_bytes: int, *, pinned: bool) -> None:
+        if pinned:  # page-aligned by the driver; a byte more would cost another power of two
+            self.tensor = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+        else:
+            room = torch.empty(size_bytes + PAGE_BYTES, dtype=torch.uint8)
+            self.tensor = room.narrow(0, -room.data_ptr() % PAGE_BYTES, size_bytes)
+        self.view = bytes_of(self.tensor)
+        self.busy: torch.cuda.Event | None = None
+
+    def wait(self) -> None:
+        """Until the device has taken what was in it."""
+        if self.busy is not None:
+            self.busy.synchronize()
+            self.busy = None
+
+
+class Ring:
+    """Slabs for `threads` readers, `depth` each; kept between loads."""
+
+    def __init__(self, threads: int, depth: int, slab_bytes: int, *, pinned: bool) -> None:
+        self.slab_bytes = slab_bytes
+        self.pinned = pinned
+        self.lanes: list[list[Slab]] = []
+        self._allocate(threads, depth)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all slabs."""
+        return sum(self.slab_bytes for lane in self.lanes for _ in lane)
+
+    def _allocate(self, threads: int, depth: int) -> None:
+        """As asked; else one slab a reader; else pageable, which is slower and said so."""
+        for lanes, slabs, pinned in ((threads, depth, self.pinned), (threads, 1, self.pinned), (threads, 1, False)):
+            try:
+                self.lanes = [[Slab(self.slab_bytes, pinned=pinned) for _ in range(slabs)] for _ in range(lanes)]
+            except RuntimeError as error:
+                log.warning("cannot pin the ring", extra={"slabs": lanes * slabs, "error": str(error)[:200]})
+                self.lanes = []
+                continue
+            self.pinned = pinned
+            return
+        raise DeviceMemoryError(f"no host memory for {threads} slabs of {self.slab_bytes} bytes: use fewer threads")
+
+
+_kept: dict[tuple[int, int, int, bool], Ring] = {}
+_lock = threading.Lock()
+
+
+def take_ring(threads: int, depth: int, slab_bytes: int, *, pinned: bool) -> Ring:
+    """A ring of that shape: one kept from an earlier load, or a new one."""
+    key = (threads, depth, slab_bytes, pinned)
+    with _lock:
+        kept = _kept.pop(key, None)
+    return kept or Ring(threads, depth, slab_bytes, pinned=pinned)
+
+
+def keep_ring(ring: Ring, asked: tuple[int, int, int, bool]) -> None:
+    """Keep a ring for the next load; one of a shape."""
+    with _lock:
+        _kept[asked] = ring
+
+
+def release_rings() -> None:
+    """Give the kept rings back to the system."""
+    with _lock:
+        _kept.clear()
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous host tensor, without a copy; valid while the tensor lives."""
+    size = tensor.numel() * tensor.element_size()
+    if size == 0:
+        return memoryview(b"")
+    return memoryview((ctypes.c_ubyte * size).from_address(tensor.data_ptr())).cast("B")
