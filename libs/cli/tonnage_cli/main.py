@@ -10,6 +10,7 @@ from tonnage_core.errors import BadInputError, TonnageError
 
 COMMANDS: dict[str, str] = {
     "accuracy": "accuracy",
+    "load": "load",
     "memory": "memory",
     "probe": "probe",
     "replay": "replay",

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 from prometheus_client import CollectorRegistry
 
 from tonnage_cli.main import run
@@ -117,4 +118,28 @@ def test_the_command_prints_one_document(described: Path, tmp_path: Path, capsys
 @pytest.mark.parametrize(("uri", "code"), [("s9://x", 2), ("nowhere", 2), ("http://127.0.0.1:9/m", 1)])
 def test_the_command_fails_in_one_line(uri: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["stage", uri, "--cache", str(tmp_path / "cli"), "--attempts", "1"]) == code
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_load_stages_first_and_reports_both(
+    described: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["load", str(described), "--device", "cpu", "--cache", str(tmp_path / "cli"), "--json"]
+    assert run(arguments) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "tonnage.load/1"
+    assert document["verified"] is True
+    assert document["cache_hit"] is False
+    assert document["tensors"] == 8
+    assert all(value is not None for value in document["phases"].values())
+    assert run(["load", str(described), "--device", "cpu"]) == 0
+    assert "verified" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("uri", "device"), [("http://127.0.0.1:9/m", "cpu"), (".", "tpu"), (".", "cuda")])
+def test_load_refuses_in_one_line(
+    uri: str, device: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert run(["load", uri, "--device", device]) == 2
     assert capsys.readouterr().err.count("\n") == 1
