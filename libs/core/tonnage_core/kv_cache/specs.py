@@ -109,7 +109,7 @@ def _specs(
     if isinstance(mixer, Attention):
         return _attention(mixer, size, kv_dtype, tp, block, hybrid, chunked)
     if isinstance(mixer, LatentAttention):
-        found = [PageSpec("full", block, int(block * latent_bytes(mixer, size, kv_dtype)))]
+        found = [PageSpec("full", block, int(block * latent_bytes(mixer, size, kv_dtype, tp)))]
         if mixer.indexer:
             found.append(PageSpec("full", block, block * index_bytes(mixer.indexer)))
         return found

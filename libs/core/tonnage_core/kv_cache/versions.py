@@ -237,7 +237,9 @@ _IMAGE_TAGS = {"gpt-oss-dev": "0.10.1"}
 
 def version_key(version: str) -> tuple[int, ...]:
     """Numbers of a release, for comparison; release candidates and posts count as their release."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
+    found = re.fullmatch(
+        r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?(?:[.+-]?[a-z][\w.+-]*|\.\d[\w.+-]*|[+-][\w.+-]*)?", version
+    )
     if found is None:
         raise UnknownEngineError(f"engine version {version[:40]!r} is not a release number or nightly-YYYYMMDD")
     return tuple(int(part or 0) for part in found.groups())

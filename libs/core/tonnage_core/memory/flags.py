@@ -36,7 +36,7 @@ def resolve(request: MemoryRequest) -> Flags:
     check_layout(request)
     memory = request.gpu_memory_gib or (request.gpu.memory_gib if request.gpu else None)
     length = max_model_len(request)
-    large = (memory or DEFAULT_MEMORY_GIB) >= LARGE_CARD_GIB and not _is_a100(request)
+    large = (memory or DEFAULT_MEMORY_GIB) >= LARGE_CARD_GIB and not (facts.engine == "vllm" and _is_a100(request))
     seqs = request.max_num_seqs or (facts.large_card_seqs if large else facts.default_seqs)
     batched = request.max_num_batched_tokens or _batched_tokens(facts, length, large)
     dense, more = dense_format(shape, request.dtype)

@@ -8,13 +8,11 @@ from tonnage_core.kv_cache.specs import CachedLayer, cache_type, cached_layers, 
 from tonnage_core.kv_cache.static_pools import stage_costs, static_capacity
 from tonnage_core.kv_cache.versions import EngineFacts
 from tonnage_core.memory.flags import UNCHUNKED_LIMIT, Flags, derived_max_len, resolve
-from tonnage_core.memory.overheads import (
-    draft_mixers,
-)
+from tonnage_core.memory.overheads import draft_mixers
 from tonnage_core.memory.request import MemoryRequest
 from tonnage_core.memory.stages import StageMemory, all_stages
 from tonnage_core.memory.steps import Derivation, Step
-from tonnage_core.models.layers import CompressedAttention, Experts, Layer
+from tonnage_core.models.layers import CompressedAttention, Experts, LatentAttention, Layer
 from tonnage_core.models.shape import ModelShape
 from tonnage_core.quantization.formats import PRECISIONS
 from tonnage_core.quantization.plan import QuantizationPlan, Rule
@@ -53,7 +51,7 @@ DTYPE_NAMES = {
 }
 
 
-def effective_shape(request: MemoryRequest) -> tuple[ModelShape, tuple[str, ...]]:
+def effective_shape(request: MemoryRequest, facts: EngineFacts) -> tuple[ModelShape, tuple[str, ...]]:
     """The shape with what the request changes: encoders off, redundant experts, a format for a plain checkpoint."""
 
     shape = request.shape
@@ -68,9 +66,19 @@ def effective_shape(request: MemoryRequest) -> tuple[ModelShape, tuple[str, ...]
         notes = (f"the config has no quantisation block: every projection counted as {request.dtype}",)
     if not request.multimodal and shape.encoders:
         shape = replace(shape, encoders=())
+    if facts.engine == "sglang":
+        shape = replace(shape, stack=tuple(_compressed_cache(layer) for layer in shape.stack))
     if request.redundant_experts:
         shape = replace(shape, stack=tuple(_with_slots(layer, request.redundant_experts) for layer in shape.stack))
     return shape, notes
+
+
+def _compressed_cache(layer: Layer) -> Layer:
+    """SGLang caches the compressed vector of every latent attention."""
+    mixer = layer.mixer
+    if not isinstance(mixer, LatentAttention) or not mixer.cached_by_head:
+        return layer
+    return replace(layer, mixer=replace(mixer, cached_by_head=False))
 
 
 def _with_slots(layer: Layer, redundant: int) -> Layer:
@@ -87,7 +95,7 @@ def plan_memory(request: MemoryRequest) -> MemoryPlan:
     Raises `RefusedError` when the engine refuses the flags, `RequestError` and `CacheTypeError` for impossible ones.
     """
     flags = resolve(request)
-    shape, more = effective_shape(request)
+    shape, more = effective_shape(request, flags.facts)
     log = Derivation()
     grouping = group_layers(_cached(request, shape, flags), flags.facts)
     rules = SequenceRules(flags.max_model_len, flags.batched_tokens, flags.state_pages, request.decode_context_parallel)
@@ -119,33 +127,39 @@ def _longest(
     capacity: Capacity,
     limit: int,
 ) -> int:
-    """The longest max_model_len that fits; where the profile run grows with it, every length has a pool of its own."""
+    """The longest max_model_len that fits; where what is left depends on it, every length has a pool of its own."""
+    guess = longest_sequence(grouping, capacity.blocks, rules, limit)
     unchunked = not flags.facts.chunked_prefill and request.max_num_batched_tokens is None
-    if not unchunked or request.pool_gib is not None:
-        return longest_sequence(grouping, capacity.blocks, rules, limit)
-    short = max(1, longest_sequence(grouping, capacity.blocks, rules, limit))
-    ends = (short, min(limit, UNCHUNKED_LIMIT))
-    pools = [_pools_at(request, shape, length) for length in ends]
-    bounds = stage_bounds(shape.layers, request.layout.pp)
+    # Latent attention keeps a workspace that grows with the length.
+    latent = any(isinstance(layer.mixer, LatentAttention) for layer in shape.distinct_layers)
+    if request.pool_gib is not None or not (unchunked or latent):
+        return guess
+    if _blocks_at(request, shape, grouping, rules, max(1, guess)) == capacity.blocks:
+        return guess
 
-    def blocks(length: int) -> int:
-        # The profile run is linear in its tokens, and so is what it leaves.
-        share = (length - ends[0]) / (ends[1] - ends[0]) if ends[1] != ends[0] else 0.0
-        between = [a + (b - a) * share for a, b in zip(*pools, strict=True)]
-        return pool_capacity(grouping, between, bounds, rules, flags.facts).blocks
+    def search(low: int, high: int) -> int:
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = rules.blocks(grouping, middle) <= _blocks_at(request, shape, grouping, rules, middle)
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
 
-    low, high = 0, ends[1]
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if rules.blocks(grouping, middle) <= blocks(middle) else (low, middle - 1)
-    return low
+    if not unchunked or limit <= UNCHUNKED_LIMIT:
+        return search(0, limit)
+    # Longer contexts switch chunked prefill on, and so may fit where shorter ones do not: answer on the asked side.
+    short = search(0, UNCHUNKED_LIMIT) if flags.max_model_len <= UNCHUNKED_LIMIT else UNCHUNKED_LIMIT
+    if short < UNCHUNKED_LIMIT:
+        return short
+    beyond = search(UNCHUNKED_LIMIT, limit)
+    return beyond if beyond > UNCHUNKED_LIMIT else search(0, UNCHUNKED_LIMIT)
 
 
-def _pools_at(request: MemoryRequest, shape: ModelShape, length: int) -> list[float]:
-    """Pools of every stage when max_model_len is `length`."""
+def _blocks_at(request: MemoryRequest, shape: ModelShape, grouping: Grouping, rules: SequenceRules, length: int) -> int:
+    """Blocks of the tightest stage when max_model_len is `length`."""
     asked = replace(request, max_model_len=length, allow_longer=True)
-    stages, _ = all_stages(asked, shape, resolve(asked), stage_bounds(shape.layers, request.layout.pp))
-    return [stage.pool or 0.0 for stage in stages]
+    bounds, flags = stage_bounds(shape.layers, request.layout.pp), resolve(asked)
+    stages, _ = all_stages(asked, shape, flags, bounds)
+    return pool_capacity(grouping, [stage.pool or 0.0 for stage in stages], bounds, rules, flags.facts).blocks
 
 
 def _binding_steps(stage: int, traces: tuple[Derivation, ...]) -> list[Step]:

@@ -60,8 +60,13 @@ def index_bytes(indexer: Indexer | None) -> int:
     return 0 if indexer is None else indexer.head_dim + indexer.head_dim // 128 * 4
 
 
-def latent_bytes(mixer: LatentAttention, size: float, kv_dtype: str) -> float:
-    """The compressed vector and rotary key of one token, whatever the tensor-parallel size."""
+def latent_bytes(mixer: LatentAttention, size: float, kv_dtype: str, tp: int) -> float:
+    """The compressed vector and rotary key of one token, whatever the tensor-parallel size.
+
+    Where an engine caches every head instead, values are padded to the width of keys.
+    """
+    if mixer.cached_by_head:
+        return local_heads(mixer.heads, tp) * 2 * (mixer.nope_dim + mixer.rope_dim) * size
     if kv_dtype == PACKED_LATENT:
         return mixer.kv_lora_rank + mixer.kv_lora_rank // 128 * 4 + mixer.rope_dim * ROTARY_BYTES
     return (mixer.kv_lora_rank + mixer.rope_dim) * size
@@ -75,7 +80,7 @@ def token_bytes(mixer: Mixer | None, size: float, kv_dtype: str, tp: int) -> flo
         keys = local_heads(mixer.kv_heads, tp) * (mixer.head_dim + mixer.v_head_dim) * size
         return keys + mixer.index_dim * size
     if isinstance(mixer, LatentAttention):
-        return latent_bytes(mixer, size, kv_dtype) + index_bytes(mixer.indexer)
+        return latent_bytes(mixer, size, kv_dtype, tp) + index_bytes(mixer.indexer)
     if isinstance(mixer, CompressedAttention):
         return compressed_bytes(mixer) / mixer.ratio + index_bytes(mixer.indexer) / mixer.ratio if mixer.ratio else 0
     return 0

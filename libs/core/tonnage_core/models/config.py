@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tonnage_core.models.conventions import Convention, convention_of
+from tonnage_core.models.conventions import ENCODERS, Convention, convention_of
 from tonnage_core.models.encoders import encoders_of
 from tonnage_core.models.fields import ConfigError, Fields, UnknownArchitectureError
 from tonnage_core.models.layers import Attention, CompressedAttention, Dense, Experts, LatentAttention, Layer
@@ -21,6 +21,10 @@ MOST_LAYERS = 4096
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 DEFAULT_POSITIONS = 2048
 DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+_SECTIONS = {
+    "attn_config": ("kv_n_heads",),
+    "ffn_config": ("ffn_hidden_size", "moe_num_experts", "moe_top_k"),
+}
 _DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "half": "float16"}
 
 
@@ -36,10 +40,16 @@ def shape_from_config(config: Mapping[str, Any], name: str = "model") -> ModelSh
     text = _language_part(top)
     if top.flag("is_encoder_decoder") or text.flag("is_encoder_decoder"):
         raise UnknownArchitectureError(f"{name}: encoder-decoder models are not covered; give a decoder's config.json")
+    model_type = text.text("model_type") or top.text("model_type")
+    if model_type in ENCODERS and not text.flag("is_decoder"):
+        raise UnknownArchitectureError(
+            f"{name}: {model_type!r} is an encoder and keeps no KV cache; give a decoder's config.json"
+        )
+    if text.get("altup_num_inputs") is not None:
+        raise UnknownArchitectureError(f"{name}: layers with alternating updates (altup_*) are not covered")
     pattern = len(letters_of(text)) or None
     layers = text.integer("num_hidden_layers", "n_layer", "num_layers", "n_layers", default=pattern, high=MOST_LAYERS)
-    hidden = text.integer("hidden_size", "n_embd", "d_model")
-    model_type = text.text("model_type") or top.text("model_type")
+    hidden = text.integer("hidden_size", "n_embd", "n_embed", "d_model")
     convention, known = convention_of(model_type)
     stack = _stack(text, layers, hidden, convention)
     head = _first_attention(text, hidden, stack)
@@ -60,6 +70,7 @@ def shape_from_config(config: Mapping[str, Any], name: str = "model") -> ModelSh
         quantization=_quantization(top, text),
         encoders=encoders_of(top, hidden),
         learned_positions=text.integer(*POSITIONS, default=DEFAULT_POSITIONS) if convention.learned_positions else 0,
+        layer_inputs=_layer_inputs(text),
         draft_layers=text.integer(*DRAFT_LAYERS, default=0, low=0),
         final_norms=convention.final_norms,
         head_bias=convention.head_bias,
@@ -104,8 +115,17 @@ def _language_part(top: Fields) -> Fields:
         section is None
         or section.get("num_hidden_layers", "n_layer", "num_layers", "text_config", "hidden_size") is None
     ):
-        return top
+        return _lifted(top)
     return _language_part(section)
+
+
+def _lifted(fields: Fields) -> Fields:
+    """Sizes of attention and experts that stand in sections of their own, beside the others."""
+    found = {name: fields.values[name] for name in fields.values}
+    for section, names in _SECTIONS.items():
+        inner = fields.section(section)
+        found |= {name: inner.values[name] for name in names if inner and inner.get(name) is not None}
+    return Fields(found, fields.where)
 
 
 def _stack(text: Fields, layers: int, hidden: int, convention: Convention) -> tuple[Layer, ...]:
@@ -132,6 +152,12 @@ def _first_attention(text: Fields, hidden: int, stack: tuple[Layer, ...]) -> tup
         return 1, 1, hidden
     heads = text.integer(*HEADS)
     return heads, kv_head_count(text, heads), head_size(text, heads, hidden)
+
+
+def _layer_inputs(text: Fields) -> tuple[int, int]:
+    """Rows and width of per-layer embeddings."""
+    width = text.integer("hidden_size_per_layer_input", default=0, low=0)
+    return (text.integer("vocab_size_per_layer_input", "vocab_size"), width) if width else (0, 0)
 
 
 def _widest(stack: tuple[Layer, ...]) -> int:

@@ -28,6 +28,8 @@ class Convention:
     """A window in the config counts only with use_sliding_window."""
     learned_positions: bool = False
     sinks: bool = False
+    latent_by_head: bool = False
+    """vLLM expands the latent keys and values of every head before it caches them."""
 
 
 _PLAIN = Convention()
@@ -51,8 +53,8 @@ _PLAIN_TYPES = (
     "llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "granitemoehybrid", "phi3",
     "phimoe", "phi4mm", "internlm2", "internlm3", "exaone", "baichuan", "yi", "aquila", "deepseek", "deepseek_v2",
     "deepseek_v3", "deepseek_v32", "deepseek_v4", "deepseek_ref", "kimi_k2", "kimi_linear", "glm_moe_dsa",
-    "glm4_moe_lite", "llama4_text", "llama4", "nemotron-nas", "minicpm", "smollm3", "ministral", "ministral3",
-    "mistral4", "jamba", "bamba", "falcon_mamba", "mamba", "mamba2", "seed_oss", "ernie4_5",
+    "glm4_moe_lite", "llama4_text", "llama4", "nemotron-nas", "smollm3", "ministral", "ministral3",
+    "mistral4", "jamba", "bamba", "falcon_mamba", "mamba2", "seed_oss", "ernie4_5",
     "ernie4_5_moe", "step3p7", "step3p5", "bailing_moe",
     "bailing_moe_v2", "hunyuan_v1_dense", "xverse", "orion",
 )
@@ -70,13 +72,17 @@ _GPT_TYPES = (
     "gpt2", "gpt_bigcode", "opt",
 )
 _NEOX_TYPES = (
-    "gpt_neox", "gptj", "codegen", "bloom",
+    "gpt_neox", "gptj", "codegen",
 )
 # fmt: on
 
 CONVENTIONS: dict[str, Convention] = {
     **dict.fromkeys(_PLAIN_TYPES, _PLAIN),
     "granite": replace(_PLAIN, tied=True),
+    "minicpm": replace(_PLAIN, tied=True),
+    "minicpm3": replace(_PLAIN, tied=True, latent_by_head=True),
+    "dbrx": _PLAIN,
+    "mamba": replace(_PLAIN, tied=True),
     **dict.fromkeys(_QWEN2_TYPES, _QWEN2),
     **dict.fromkeys(_QWEN3_TYPES, _QWEN3),
     "mimo": replace(_QWEN2, qkv_bias=True),
@@ -108,9 +114,20 @@ CONVENTIONS: dict[str, Convention] = {
     "stablelm": Convention(norms=4, final_norms=2),
     **dict.fromkeys(_GPT_TYPES, _GPT),
     **dict.fromkeys(_NEOX_TYPES, _NEOX),
+    "bloom": replace(_NEOX, tied=True),
     "falcon": Convention(gated=False, norms=4, final_norms=2, tied=True),
     "mpt": Convention(gated=False, tied=True),
 }
+
+
+# fmt: off
+ENCODERS = frozenset((
+    "albert", "bert", "camembert", "clip", "deberta", "deberta-v2", "dinov2", "distilbert", "electra", "ernie",
+    "eurobert", "modernbert", "mpnet", "nomic_bert", "roberta", "siglip", "vit", "xlm-roberta", "xlm-roberta-xl",
+    "xlnet",
+))
+# fmt: on
+"""Architectures that read a whole input at once and generate nothing: they keep no KV cache."""
 
 
 def convention_of(model_type: str) -> tuple[Convention, bool]:

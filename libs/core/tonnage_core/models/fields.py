@@ -48,6 +48,17 @@ class Fields:
                 return self.check(name, value, low, high)
         return None
 
+    def every_layer(self, *names: str, default: int | None = None, low: int = 1) -> int:
+        """An integer, or a list that repeats one integer for every layer; a list of several is an error."""
+        name = next((one for one in names if self.values.get(one) is not None), names[0])
+        value = self.values.get(name)
+        if not isinstance(value, list | tuple) or not value:
+            return self.integer(*names, default=default, low=low)
+        found = {self.check(name, item, low, LARGEST) for item in value}
+        if len(found) > 1:
+            raise UnknownArchitectureError(f"{self.where}: {name} differs between layers, which is not covered")
+        return found.pop()
+
     def integer(self, *names: str, default: int | None = None, low: int = 1, high: int = LARGEST) -> int:
         """An integer in [low, high]; `ConfigError` when absent and there is no default."""
         value = self.optional(*names, low=low, high=high)

@@ -78,7 +78,8 @@ def _latent(mixer: LatentAttention, hidden: int) -> list[Tensor]:
         found.append(_heads("self_attn.q_b_proj", mixer.heads, query, mixer.q_lora_rank))
     found.append(_heads("self_attn.kv_b_proj", mixer.heads, mixer.nope_dim + mixer.v_head_dim, rank))
     absorbed = mixer.heads * (mixer.nope_dim + mixer.v_head_dim)
-    found.append(Tensor("self_attn.absorbed", absorbed, rank, split=Split.ROWS, linear=False, derived=True))
+    if not mixer.cached_by_head:
+        found.append(Tensor("self_attn.absorbed", absorbed, rank, split=Split.ROWS, linear=False, derived=True))
     found.append(Tensor("self_attn.o_proj", hidden, mixer.heads * mixer.v_head_dim, split=Split.COLUMNS))
     if mixer.gated:
         found.append(_heads("self_attn.g_proj", mixer.heads, mixer.v_head_dim, hidden))

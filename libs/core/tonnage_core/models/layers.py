@@ -51,6 +51,8 @@ class LatentAttention:
     v_head_dim: int
     indexer: Indexer | None = None
     gated: bool = False
+    cached_by_head: bool = False
+    """Every head's key and value is cached, expanded, instead of the compressed vector."""
 
 
 @dataclass(frozen=True, slots=True)

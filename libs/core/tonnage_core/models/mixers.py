@@ -9,7 +9,7 @@ from tonnage_core.models.layers import Attention, CompressedAttention, Indexer, 
 from tonnage_core.models.recurrent import recurrent_state
 
 HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
-KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
+KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads", "multi_query_group_num")
 
 
 def mixers(config: Fields, kinds: Sequence[str], hidden: int, convention: Convention) -> list[Mixer | None]:
@@ -38,13 +38,13 @@ def _mixer(
     if ratio is not None:
         return _compressed(config, config.check("compress_ratios", ratio, 0, 1 << 20))
     if config.get("kv_lora_rank") is not None:
-        return _latent(config, index)
+        return _latent(config, index, hidden, convention)
     if block is not None:
         return _pruned(config, block, hidden, convention)
     return _attention(config, kind, hidden, convention, cached, index)
 
 
-def _latent(config: Fields, index: int) -> LatentAttention:
+def _latent(config: Fields, index: int, hidden: int, convention: Convention) -> LatentAttention:
     types = config.sequence("indexer_types")
     own = types is None or _at(types, index) != "shared"
     return LatentAttention(
@@ -53,9 +53,10 @@ def _latent(config: Fields, index: int) -> LatentAttention:
         kv_lora_rank=config.integer("kv_lora_rank"),
         nope_dim=config.integer("qk_nope_head_dim", low=0),
         rope_dim=config.integer("qk_rope_head_dim", low=0),
-        v_head_dim=config.integer("v_head_dim"),
+        v_head_dim=config.integer("v_head_dim", default=hidden // config.integer(*HEADS) or None),
         indexer=_indexer(config) if own else None,
         gated=config.flag("mla_use_output_gate"),
+        cached_by_head=convention.latent_by_head,
     )
 
 

@@ -7,6 +7,7 @@ from tonnage_core.models.conventions import Convention
 from tonnage_core.models.fields import ConfigError, Fields
 from tonnage_core.models.layers import Dense, Experts, Network
 from tonnage_core.models.patterns import letters_of
+from tonnage_core.models.recurrent import only_recurrent
 
 EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts", "num_moe_experts")
 TOP_K = (
@@ -17,6 +18,14 @@ TOP_K = (
     "moe_top_k",
     "moe_k",
     "moe_topk",
+)
+WIDTHS = (
+    "intermediate_size_mlp",
+    "dense_intermediate_size",
+    "intermediate_size",
+    "n_inner",
+    "ffn_dim",
+    "ffn_hidden_size",
 )
 UNGATED = ("relu2", "gelu_new", "squared_relu")
 
@@ -32,7 +41,7 @@ def networks(config: Fields, kinds: Sequence[str], hidden: int, convention: Conv
         if len(blocks) < len(kinds):
             raise ConfigError(f"{config.where}: block_configs names {len(blocks)} of {len(kinds)} layers")
         return [_pruned(config, block, hidden) for block in blocks[: len(kinds)]]
-    if _pure_mamba(config):
+    if only_recurrent(config):
         return [None] * len(kinds)
     experts = _experts_if_any(config, hidden, convention)
     if experts is None:
@@ -44,10 +53,6 @@ def networks(config: Fields, kinds: Sequence[str], hidden: int, convention: Conv
     sparse = sparse_layers(config, len(kinds))
     dense_or_none = None if all(sparse) else _dense(config, hidden, convention)
     return [experts if flag else dense_or_none for flag in sparse]
-
-
-def _pure_mamba(config: Fields) -> bool:
-    return config.get("num_attention_heads", "n_head", "num_heads") is None and config.get("state_size") is not None
 
 
 def sparse_layers(config: Fields, layers: int) -> list[bool]:
@@ -80,16 +85,10 @@ def _gated(config: Fields, convention: Convention) -> bool:
 
 
 def _dense(config: Fields, hidden: int, convention: Convention) -> Dense:
-    width = config.optional(
-        "intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"
-    )
-    listed = config.sequence("intermediate_size")
-    if width is None and listed:
-        width = config.check("intermediate_size", listed[0], 1, 1 << 31)
+    stated = config.get(*WIDTHS) is not None
+    width = config.every_layer(*WIDTHS) if stated else _default_width(config, hidden, convention)
     bias = config.flag("mlp_bias", "use_mlp_bias", default=convention.mlp_bias)
-    return Dense(
-        width if width is not None else _default_width(config, hidden, convention), _gated(config, convention), bias
-    )
+    return Dense(width, _gated(config, convention), bias)
 
 
 def _default_width(config: Fields, hidden: int, convention: Convention) -> int:
@@ -102,11 +101,15 @@ def _experts_if_any(config: Fields, hidden: int, convention: Convention) -> Expe
     count = config.optional(*EXPERTS, low=0)
     if not count or count == 1 or not config.flag("enable_moe_block", default=True):
         return None
-    top_k = config.integer(*TOP_K)
+    top_k = config.every_layer(*TOP_K)
     if top_k > count:
         raise ConfigError(f"{config.where}: {top_k} experts a token but only {count} experts")
-    width = config.integer(
-        "moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size", "intermediate_size"
+    width = config.every_layer(
+        "moe_intermediate_size",
+        "expert_intermediate_size",
+        "moe_ffn_hidden_size",
+        "intermediate_size",
+        "ffn_hidden_size",
     )
     parallel = config.integer("intermediate_size") if config.get("enable_moe_block") else 0
     return Experts(
@@ -132,7 +135,9 @@ def _shared_width(config: Fields, width: int) -> int:
         "share_expert_dim",
         low=0,
     )
-    count = config.integer("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", default=0, low=0)
+    count = config.every_layer(
+        "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert", default=0, low=0
+    )
     if stated is not None:
         return stated * max(1, count) if config.get("moe_shared_expert_intermediate_size") is None else stated
     if config.get("intermediate_size_mlp") is not None:

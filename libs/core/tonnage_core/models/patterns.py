@@ -5,6 +5,7 @@ Kinds: full, sliding, chunked, recurrent, none; and for stacks where a layer is 
 
 from tonnage_core.models.conventions import Convention
 from tonnage_core.models.fields import ConfigError, Fields, UnknownArchitectureError
+from tonnage_core.models.recurrent import only_recurrent
 
 _TYPES = {
     "full_attention": "full",
@@ -23,7 +24,6 @@ _TYPES = {
     "mamba": "recurrent",
     "mamba2": "recurrent",
     "conv": "recurrent",
-    "hybrid": "full",
 }
 _LETTERS = {"*": "full", "M": "recurrent", "-": "network", "E": "network"}
 _ONE_PART = {"attention": "*", "mamba": "M", "mamba2": "M", "mlp": "-", "moe": "E"}
@@ -61,6 +61,10 @@ def _sized(kinds: list[str], layers: int, what: str) -> list[str]:
 
 def _named_kind(kind: object) -> str:
     found = _TYPES.get(str(kind))
+    if kind == "hybrid":
+        raise UnknownArchitectureError(
+            "layer type 'hybrid' holds attention and a recurrent state in one layer, which no formula here covers"
+        )
     if found is None:
         raise UnknownArchitectureError(
             f"layer type {str(kind)[:40]!r} is not known; known: {', '.join(sorted(_TYPES))}"
@@ -119,10 +123,7 @@ def _from_window(config: Fields, layers: int, convention: Convention) -> list[st
         raise UnknownArchitectureError(
             f"{config.where}: attention and a recurrent state stand in one layer, which no formula here covers"
         )
-    if (
-        config.get("num_attention_heads", "n_head", "num_heads", "n_heads") is None
-        and config.get("state_size") is not None
-    ):
+    if only_recurrent(config):
         return ["recurrent"] * layers
     on = config.flag("use_sliding_window", default=not convention.window_opt_in)
     if not on or config.optional("sliding_window", low=0) in (None, 0):

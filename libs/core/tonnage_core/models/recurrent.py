@@ -1,8 +1,9 @@
 """Recurrent layers of a config: Mamba 1 and 2, gated delta nets, Kimi delta attention, lightning attention."""
 
-from tonnage_core.models.fields import Fields, UnknownArchitectureError
+from tonnage_core.models.fields import ConfigError, Fields, UnknownArchitectureError
 from tonnage_core.models.layers import RecurrentState
 
+MAMBA_HEADS = ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads")
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -13,7 +14,7 @@ def recurrent_state(config: Fields, hidden: int) -> RecurrentState:
         return _kimi_delta(linear)
     if config.get("linear_num_value_heads") is not None:
         return _gated_delta(config)
-    if config.get("mamba_num_heads", "mamba_n_heads", "n_mamba_heads") is not None:
+    if config.get(*MAMBA_HEADS) is not None or (only_recurrent(config) and config.get("num_heads") is not None):
         return _mamba2(config, hidden)
     if config.get("state_size", "mamba_d_state", "ssm_state_size") is not None:
         return _mamba1(config, hidden)
@@ -24,6 +25,22 @@ def recurrent_state(config: Fields, hidden: int) -> RecurrentState:
     raise UnknownArchitectureError(
         f"{config.where}: a layer is linear but no linear_*, mamba_* or state_size field sizes its state"
     )
+
+
+def only_recurrent(config: Fields) -> bool:
+    """Whether every layer is a state-space layer and nothing else: a state size, and no attention heads.
+
+    `num_heads` beside a state size counts the state's heads (Mamba 2), not attention's.
+    """
+    return config.get("num_attention_heads", "n_head", "n_heads") is None and config.get("state_size") is not None
+
+
+def _expanded(config: Fields, hidden: int) -> int:
+    """Channels of a state-space layer: a multiple of the hidden size."""
+    channels = round(config.number("expand", "mamba_expand", default=2) * hidden)
+    if channels < 1:
+        raise ConfigError(f"{config.where}: expand x hidden_size is {channels}; it must be at least 1")
+    return channels
 
 
 def _state_bytes(config: Fields, default: int = 2) -> int:
@@ -55,9 +72,10 @@ def _kimi_delta(linear: Fields) -> RecurrentState:
 
 
 def _mamba2(config: Fields, hidden: int) -> RecurrentState:
-    heads = config.integer("mamba_num_heads", "mamba_n_heads", "n_mamba_heads")
-    expanded = round(config.number("expand", "mamba_expand", default=2) * hidden)
-    dim = config.integer("mamba_head_dim", "mamba_d_head", "mamba_headdim", default=max(1, expanded // heads))
+    alone = only_recurrent(config)
+    heads = config.integer(*MAMBA_HEADS, *(("num_heads",) if alone else ()))
+    stated = ("mamba_head_dim", "mamba_d_head", "mamba_headdim", *(("head_dim",) if alone else ()))
+    dim = config.integer(*stated, default=max(1, _expanded(config, hidden) // heads))
     state = config.integer("ssm_state_size", "mamba_d_state", "state_size")
     groups = config.integer("n_groups", "mamba_n_groups", "mamba_ngroups", default=1)
     return RecurrentState(
@@ -73,8 +91,7 @@ def _mamba2(config: Fields, hidden: int) -> RecurrentState:
 
 
 def _mamba1(config: Fields, hidden: int) -> RecurrentState:
-    expanded = round(config.number("expand", "mamba_expand", default=2) * hidden)
-    channels = config.integer("mamba_intermediate_size", "d_inner", default=expanded)
+    channels = config.integer("mamba_intermediate_size", "d_inner", default=_expanded(config, hidden))
     return RecurrentState(
         "mamba1",
         heads=channels,

@@ -42,6 +42,8 @@ class ModelShape:
     rotary_elements: int = 0
     """Elements of the cosine and sine tables that every rank keeps."""
     learned_positions: int = 0
+    layer_inputs: tuple[int, int] = (0, 0)
+    """Rows and width of the embeddings that each layer has for itself; (0, 0): none."""
     longest: int = 0
     """Tokens of the longest sequence the checkpoint is made for, scaling included."""
     draft_layers: int = 0
@@ -67,6 +69,12 @@ class ModelShape:
         found = [Tensor("embed_tokens", self.vocab, self.hidden, split=Split.VOCABULARY, linear=False)]
         if self.learned_positions:
             found.append(Tensor("embed_positions", self.learned_positions, self.hidden, linear=False))
+        rows, width = self.layer_inputs
+        if width:
+            every = self.layers * width
+            found.append(Tensor("embed_tokens_per_layer", rows, every, split=Split.VOCABULARY, linear=False))
+            found.append(Tensor("per_layer_model_projection", every, self.hidden, linear=False))
+            found.append(Tensor("per_layer_gate_and_projection", 2 * every, self.hidden, linear=False))
         return tuple(found)
 
     @cached_property
