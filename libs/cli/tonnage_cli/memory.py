@@ -56,7 +56,7 @@ _CAPACITY = (
 @click.option("--no-hybrid-groups", is_flag=True, help="Cache windowed layers at full length.")
 @click.option("--pool-gib", type=float, help="KV pool of each GPU, as the engine logged it.")
 @click.option("--lora-slots", type=int, help="Adapters resident at once.")
-@click.option("--lora-rank", type=int, default=16, show_default=True, help="Largest adapter rank.")
+@click.option("--lora-rank", type=click.IntRange(1, 4096), default=16, show_default=True, help="Largest adapter rank.")
 @click.option("--draft-model", help="Model of speculative decoding, by reference.")
 @click.option("--mtp-layers", type=int, default=0, show_default=True, help="Multi-token-prediction layers in use.")
 @click.option("--speculative-tokens", type=int, help="Tokens drafted a step.")

@@ -101,5 +101,8 @@ def load_gpu(reference: str) -> GpuSpec:
     """A GPU by name or alias, or by the path of a GpuProfile document."""
     path = Path(reference) if reference and "\0" not in reference and len(reference) < 4096 else None
     if path is not None and path.suffix == ".json" and path.is_file():
-        return gpu_from_profile(_mapping(read_json(path), path))
+        document = read_json(path)
+        if not isinstance(document, Mapping):
+            raise UnusableReferenceError(f"{path} holds no JSON object; give a GpuProfile as `tonnage probe` writes it")
+        return gpu_from_profile(document)
     return find_gpu(reference)

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from tonnage_core.errors import TonnageError
@@ -75,6 +76,7 @@ def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
     app = build_base_app("Tonnage planner", ports.registry, not_ready=lambda: _not_ready(fleet), lifespan=lifespan)
     app.add_exception_handler(UnknownPoolError, _not_found)
     app.add_exception_handler(RequestValidationError, _not_valid)
+    app.add_exception_handler(HTTPException, _refused)
     app.add_middleware(BodyLimit, limit_bytes=settings.request_body_limit_bytes)
     _add_routes(app, settings, fleet, ports.clock)
     _document_errors(app)
@@ -152,6 +154,14 @@ async def _not_valid(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse(
         {"error": {"message": f"{where}: {first['msg']}", "type": "invalid_request_error"}}, status_code=400
     )
+
+
+async def _refused(_: Request, error: Exception) -> JSONResponse:
+    """What the framework itself refuses (no such path or method, a body it cannot parse), in the same shape."""
+    status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
+    kind = "not_found_error" if status == 404 else "invalid_request_error"
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return JSONResponse({"error": {"message": detail, "type": kind}}, status_code=status, headers=headers)
 
 
 async def _not_found(_: Request, error: Exception) -> JSONResponse:

@@ -197,3 +197,17 @@ def test_accuracy_names_the_bad_row(
     assert run(["accuracy", str(truth(tmp_path / "t.csv", row))]) == 2
     captured = capsys.readouterr()
     assert words in captured.err and captured.err.count("\n") == 1
+
+
+def test_a_profile_that_is_no_object_and_an_impossible_adapter_rank_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = tmp_path / "gpu.json"
+    profile.write_text("[]")
+    for arguments, words in (
+        ([*BASE[:3], "--gpu", str(profile)], "give a GpuProfile"),
+        ([*BASE, "--lora-rank", "0"], "0"),
+    ):
+        assert run(arguments) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and words in error

@@ -109,6 +109,15 @@ def test_the_heads_of_a_pure_state_space_model_are_its_states() -> None:
     assert mixers == {RecurrentState("mamba2", 128, 64, 128, 10240, 4, groups=8, state_bytes=2)}
 
 
+@pytest.mark.parametrize("version", ["0.19.0", "0.24.0"])
+def test_a_page_of_a_pure_state_space_model_stands_for_a_whole_sequence(version: str) -> None:
+    found = memory_report(
+        MemoryRequest(shape_from_config(CODESTRAL_MAMBA, "model"), find_gpu("H200"), engine_version=version)
+    )
+    assert found["block_size"] == found["max_model_len"]
+    assert found["kv_cache_tokens"] == pytest.approx(found["max_concurrency_x"] * found["max_model_len"], abs=1)
+
+
 def test_sglang_caches_the_latent_that_vllm_expands() -> None:
     shape = shape_from_config(MINICPM3, "model")
     found = [_document(shape, engine)["kv_bytes_per_token"] for engine in ("vllm", "sglang")]

@@ -111,3 +111,19 @@ async def test_a_body_over_the_limit_is_413(client: httpx.AsyncClient) -> None:
 
     streamed = await client.post("/v1/memory", content=pieces())
     assert streamed.status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/v1/memory", '{"model": ' + "[" * 9_000, 400),
+        ("GET", "/v1/memory", "", 405),
+        ("GET", "/v1/nothing", "", 404),
+    ],
+)
+async def test_what_the_framework_refuses_has_the_shape_of_every_error(
+    client: httpx.AsyncClient, method: str, path: str, body: str, status: int
+) -> None:
+    answer = await client.request(method, path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == status
+    assert set(answer.json()) == {"error"} and answer.json()["error"]["message"]

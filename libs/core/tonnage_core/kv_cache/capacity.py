@@ -37,6 +37,12 @@ class SequenceRules:
         wanted = self.max_model_len if length is None else length
         return grouping.blocks_per_sequence(wanted, self.in_flight, self.state_pages, self.context_parallel)
 
+    def page_tokens(self, grouping: Grouping) -> int:
+        """Tokens of the smallest page; where all pages are states, one stands for a whole sequence."""
+        if all(group.spec.kind == "state" for group in grouping.groups):
+            return self.max_model_len
+        return grouping.smallest_block
+
 
 def stage_bounds(layers: int, pp: int) -> list[tuple[int, int]]:
     """[first, stop) layers of every stage."""
@@ -68,7 +74,7 @@ def pool_capacity(
     if facts.tokens_from_concurrency:
         tokens = int(concurrency * rules.max_model_len)
     else:
-        tokens = blocks // len(grouping.groups) * grouping.smallest_block * rules.context_parallel
+        tokens = blocks // len(grouping.groups) * rules.page_tokens(grouping) * rules.context_parallel
     return Capacity(blocks, tokens, concurrency, needed, size, stage)
 
 

@@ -243,5 +243,5 @@ def _explain(
     if facts.tokens_from_concurrency:
         formula = f"concurrency x {rules.max_model_len:,}"
     else:
-        formula = f"{capacity.blocks:,} // {len(grouping.groups)} groups x {grouping.smallest_block} tokens"
+        formula = f"{capacity.blocks:,} // {len(grouping.groups)} groups x {rules.page_tokens(grouping)} tokens"
     log.count("tokens", formula, capacity.tokens, "tokens")

@@ -48,7 +48,7 @@ def report_of(plan: MemoryPlan, version: str = "") -> dict[str, Any]:
         "reason": verdict[2],
         "max_fitting_model_len": plan.longest,
         "max_model_len": plan.flags.max_model_len,
-        "block_size": plan.grouping.smallest_block if plan.grouping.groups else None,
+        "block_size": plan.rules.page_tokens(plan.grouping) if plan.grouping.groups else None,
         "blocks_per_sequence": capacity.sequence_blocks if capacity else None,
         "fixed_gib_per_request": _gib(fixed_bytes(plan)),
         "gpus": plan.request.layout.gpus,
