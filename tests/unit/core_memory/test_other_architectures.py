@@ -73,6 +73,16 @@ MINICPM3: dict[str, Any] = {
     "qk_nope_head_dim": 64,
     "qk_rope_head_dim": 32,
 }
+QWEN: dict[str, Any] = {
+    "model_type": "qwen",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "intermediate_size": 22016,
+    "vocab_size": 151936,
+    "kv_channels": 128,
+    "seq_length": 8192,
+}
 DBRX: dict[str, Any] = {
     "model_type": "dbrx",
     "d_model": 6144,
@@ -93,6 +103,7 @@ DBRX: dict[str, Any] = {
         (BLOOM, 176.247, 70 * 112 * 128 * 2 * 2),
         (HUNYUAN, 80.393, 32 * 8 * 128 * 2 * 2),
         (MINICPM3, 4.074, 62 * 40 * 2 * 96 * 2),
+        (QWEN, 7.721, 32 * 4096 * 2 * 2),
         (DBRX, 131.597, 40 * 8 * 128 * 2 * 2),
     ],
 )
@@ -136,6 +147,8 @@ def test_embeddings_of_every_layer_are_counted() -> None:
     [
         ({"model_type": "bert"}, "is an encoder and keeps no KV cache"),
         ({"altup_num_inputs": 4}, "alternating updates"),
+        ({"zero_expert_num": 256}, "two attentions"),
+        ({"lru_width": 2560}, "gated linear recurrences"),
         ({"layers_block_type": ["mamba", "hybrid"] * 16}, "attention and a recurrent state in one layer"),
         ({"moe_topk": [8] * 31 + [4]}, "moe_topk differs between layers"),
     ],
@@ -143,6 +156,10 @@ def test_embeddings_of_every_layer_are_counted() -> None:
 def test_layers_that_no_formula_covers_are_a_named_error(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UnknownArchitectureError, match=words):
         shape_from_config({**HUNYUAN, **changes}, "model")
+
+
+def test_cross_layer_attention_is_counted_in_full_and_said_so() -> None:
+    assert any("cross-layer attention" in note for note in shape_from_config({**HUNYUAN, "use_cla": True}, "m").notes)
 
 
 def test_a_state_space_layer_without_channels_is_an_error() -> None:

@@ -21,6 +21,12 @@ MOST_LAYERS = 4096
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 DEFAULT_POSITIONS = 2048
 DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+_UNCOVERED = {
+    "altup_num_inputs": "layers with alternating updates",
+    "zero_expert_num": "layers with two attentions and experts that compute nothing",
+    "lru_width": "gated linear recurrences",
+}
+"""Fields of layers that would be counted wrong, not nearly right."""
 _SECTIONS = {
     "attn_config": ("kv_n_heads",),
     "ffn_config": ("ffn_hidden_size", "moe_num_experts", "moe_top_k"),
@@ -45,8 +51,9 @@ def shape_from_config(config: Mapping[str, Any], name: str = "model") -> ModelSh
         raise UnknownArchitectureError(
             f"{name}: {model_type!r} is an encoder and keeps no KV cache; give a decoder's config.json"
         )
-    if text.get("altup_num_inputs") is not None:
-        raise UnknownArchitectureError(f"{name}: layers with alternating updates (altup_*) are not covered")
+    for field, what in _UNCOVERED.items():
+        if text.get(field):
+            raise UnknownArchitectureError(f"{name}: {what} ({field}) are not covered by a formula here")
     pattern = len(letters_of(text)) or None
     layers = text.integer("num_hidden_layers", "n_layer", "num_layers", "n_layers", default=pattern, high=MOST_LAYERS)
     hidden = text.integer("hidden_size", "n_embd", "n_embed", "d_model")
@@ -99,6 +106,8 @@ def _notes(top: Fields, text: Fields, model_type: str, known: bool) -> tuple[str
     notes = []
     if not known:
         notes.append(f"architecture {model_type[:40]!r} is not listed: counted as a gated decoder without biases")
+    if text.flag("use_cla"):
+        notes.append("cross-layer attention (use_cla): every layer counted with keys, values and a cache of its own")
     if text.sequence("cross_attention_layers"):
         notes.append("cross-attention layers counted as self-attention: their cache grows with images, not with text")
     if text.get(*POSITIONS) is None:

@@ -28,6 +28,8 @@ class Convention:
     """A window in the config counts only with use_sliding_window."""
     learned_positions: bool = False
     sinks: bool = False
+    half_width: bool = False
+    """`intermediate_size` is the width of both input projections together."""
     latent_by_head: bool = False
     """vLLM expands the latent keys and values of every head before it caches them."""
 
@@ -85,6 +87,7 @@ CONVENTIONS: dict[str, Convention] = {
     "mamba": replace(_PLAIN, tied=True),
     **dict.fromkeys(_QWEN2_TYPES, _QWEN2),
     **dict.fromkeys(_QWEN3_TYPES, _QWEN3),
+    "qwen": Convention(qkv_bias=True, half_width=True),
     "mimo": replace(_QWEN2, qkv_bias=True),
     "mimo_v2_flash": replace(_PLAIN, sinks=True),
     "chatglm": Convention(qkv_bias=True),

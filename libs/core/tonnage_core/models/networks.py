@@ -87,6 +87,7 @@ def _gated(config: Fields, convention: Convention) -> bool:
 def _dense(config: Fields, hidden: int, convention: Convention) -> Dense:
     stated = config.get(*WIDTHS) is not None
     width = config.every_layer(*WIDTHS) if stated else _default_width(config, hidden, convention)
+    width //= 2 if convention.half_width else 1
     bias = config.flag("mlp_bias", "use_mlp_bias", default=convention.mlp_bias)
     return Dense(width, _gated(config, convention), bias)
 
@@ -108,6 +109,7 @@ def _experts_if_any(config: Fields, hidden: int, convention: Convention) -> Expe
         "moe_intermediate_size",
         "expert_intermediate_size",
         "moe_ffn_hidden_size",
+        "expert_ffn_hidden_size",
         "intermediate_size",
         "ffn_hidden_size",
     )
