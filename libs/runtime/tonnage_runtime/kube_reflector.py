@@ -1,0 +1,122 @@
+"""A thread's copy of some objects of a cluster, by list and watch."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tonnage_runtime.kube import KubeClient, KubeError, KubeGoneError, Object, Resource, Watching, object_name
+
+log = logging.getLogger(__name__)
+JOIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds: a new list at least every `relist_s`; `least_s` between lists, doubled after each failure in a row up
+    to `most_s`, with a fifth of jitter so that a fleet does not come back in step."""
+
+    relist_s: float = 300.0
+    least_s: float = 1.0
+    most_s: float = 120.0
+
+    def pause(self, failures: int, retry_after_s: float | None) -> float:
+        """Seconds until the next list."""
+        grown = min(self.most_s, self.least_s * 2.0 ** min(failures, 16))
+        wish = min(self.most_s, retry_after_s or 0.0)
+        return max(grown, wish) * random.uniform(1.0, 1.2)
+
+
+class Reflector:
+    """A thread's copy of the objects that `selector` takes: listed, then watched, listed again on a timer, after an
+    error and when the version is too old. `objects` is None until the first list: nothing is known then."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        selector: str,
+        *,
+        changed: Callable[[], None],
+        called: Callable[[str, str], None] = lambda call, outcome: None,
+        pace: Pace | None = None,
+    ) -> None:
+        self._client, self._resource, self._selector = client, resource, selector
+        self._changed, self._called, self._pace = changed, called, pace or Pace()
+        self._stop = threading.Event()
+        self._watching: Watching | None = None
+        self._thread = threading.Thread(target=self._run, name=f"watch-{resource.plural}", daemon=True)
+        self.objects: dict[str, Object] | None = None
+        self.error: KubeError | None = None
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the watch and wait for the thread, at most some seconds."""
+        self._stop.set()
+        if self._watching is not None:
+            self._watching.close()
+        if self._thread.is_alive():
+            self._thread.join(JOIN_S)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            began, wish = time.monotonic(), None
+            try:
+                self._follow(self._list())
+                failures, self.error = 0, None
+            except KubeGoneError:
+                self._called("watch", KubeGoneError.outcome)
+            except KubeError as error:
+                held = time.monotonic() - began > self._pace.most_s
+                failures, wish, self.error = 1 if held else failures + 1, error.retry_after_s, error
+                log.warning("watch broken", extra={"resource": self._resource.plural, "reason": str(error)})
+            self._stop.wait(self._pace.pause(failures, wish))
+
+    def _list(self) -> str:
+        try:
+            items, version = self._client.list(self._resource, self._selector)
+        except KubeError as error:
+            self._called("list", error.outcome)
+            raise
+        self._called("list", "ok")
+        self.objects = {object_name(item): item for item in items}
+        self._changed()
+        return version
+
+    def _follow(self, version: str) -> None:
+        """Events until the timer, the server's end or an error."""
+        ends = time.monotonic() + self._pace.relist_s
+        try:
+            self._watching = self._client.watch(self._resource, self._selector, version, self._pace.relist_s)
+            if self._stop.is_set():
+                return
+            for kind, item in self._watching:
+                self._take(kind, item)
+                if self._stop.is_set() or time.monotonic() > ends:
+                    break
+        except KubeGoneError:
+            raise
+        except KubeError as error:
+            self._called("watch", error.outcome)
+            raise
+        finally:
+            if self._watching is not None:
+                self._watching.close()
+            self._watching = None
+
+    def _take(self, kind: str, item: Object) -> None:
+        if kind == "BOOKMARK":
+            return
+        name, known = object_name(item), dict(self.objects or {})
+        if kind == "DELETED":
+            known.pop(name, None)
+        else:
+            known[name] = item
+        self.objects = known
+        self._changed()
