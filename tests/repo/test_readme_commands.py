@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -50,8 +51,6 @@ def test_each_command_explains_itself(name: str) -> None:
 
 def test_the_command_line_starts_without_importing_services() -> None:
     heavy = {"tonnage_router", "fastapi", "torch", "uvicorn"}
-    import subprocess
-
-    code = "import sys, tonnage_cli.main; print([m for m in %r if m in sys.modules])" % sorted(heavy)
+    code = f"import sys, tonnage_cli.main; print([m for m in {sorted(heavy)!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

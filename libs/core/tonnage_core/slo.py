@@ -35,9 +35,9 @@ class Slo:
 class RequestRecord:
     """One request as measured, in wall seconds from the run's start. None is unknown, never zero.
 
-    `dispatched_s` is when the generator took it up, `sent_s` when its bytes were written, `first_s` and `last_s` when its first and last token came, `gaps_s` the
-    times between successive token events. `outcome` is "ok" or the kind of error. `cached_tokens` are the prompt
-    tokens the engine says it took from its prefix cache.
+    `dispatched_s` is when the generator took it up, `sent_s` when its bytes were written, `first_s` and `last_s` when
+    its first and last token came, `gaps_s` the times between successive token events. `outcome` is "ok" or the kind of
+    error. `cached_tokens` are the prompt tokens the engine says it took from its prefix cache.
     """
 
     index: int
