@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version as package_version
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from tonnage_gpu_agent.errors import AgentError
 from tonnage_gpu_agent.metrics import AgentMetrics, Published
 from tonnage_gpu_agent.port import GpuDriver
 from tonnage_gpu_agent.prober import Prober, ProbeRequest, ProberLimits, ProberPorts, health
+from tonnage_gpu_agent.profile_sync import ProfileSync, SyncTimes
 from tonnage_gpu_agent.settings import AgentSettings
 from tonnage_gpu_agent.telemetry import Telemetry
 from tonnage_gpu_agent.xids import XidEvent, XidLog, by_pci
@@ -92,9 +93,13 @@ def assemble(settings: AgentSettings, driver: GpuDriver, clock: Clock) -> Agent:
     policy = XidPolicy(frozenset(settings.xid_ignored), frozenset(settings.xid_hardware))
     book = ProfileBook(settings.state_dir, xids=policy)
     version = package_version("tonnage")
+    node = settings.node or socket.gethostname()
+    sync = _profile_sync(settings, node, version, metrics)
     ports = ProberPorts(telemetry, book, metrics, xids, clock, lookup_spec)
+    if sync is not None:
+        ports = replace(ports, publish=lambda document: sync.wake(), others=sync.fleet.of)
     limits = ProberLimits(
-        settings.node or socket.gethostname(),
+        node,
         version,
         settings.probe_timeout_s,
         settings.probe_settle_s,
@@ -106,9 +111,24 @@ def assemble(settings: AgentSettings, driver: GpuDriver, clock: Clock) -> Agent:
     metrics.sources.mode = lambda: (telemetry.mode.value, telemetry.reason)
     metrics.sources.pods = lambda: attribution.uses
     metrics.sources.published = lambda uuid: _published(book, uuid)
-    background = Background(ports, prober, attribution, KernelLog(settings.kernel_log, on_line))
+    background = Background(ports, prober, attribution, KernelLog(settings.kernel_log, on_line), sync)
     app = build_app(ports, prober, registry, version, lifespan=lambda app: _running(background))
     return Agent(app, ports, prober)
+
+
+def _profile_sync(settings: AgentSettings, node: str, version: str, metrics: AgentMetrics) -> ProfileSync | None:
+    """GpuProfile resources, when they are asked for; without a usable way to the cluster the agent does not start."""
+    if not settings.kubernetes:
+        return None
+    from tonnage_gpu_agent.adapters.profile_kube import KubeProfiles
+    from tonnage_runtime.kube import KubeClient, configuration
+
+    def called(call: str, outcome: str) -> None:
+        metrics.profile_calls.labels(call, outcome).inc()
+
+    client = KubeClient(configuration(settings.kubeconfig), agent=f"tonnage-gpu-agent/{version}")
+    times = SyncTimes(settings.profile_interval_s, settings.fleet_interval_s)
+    return ProfileSync(KubeProfiles(client, node, called), node, version, times)
 
 
 def _pod_resources(socket_path: str) -> PodResources | None:
@@ -144,6 +164,7 @@ class Background:
     prober: Prober
     attribution: Attribution
     kernel_log: KernelLog
+    sync: ProfileSync | None = None
 
 
 @asynccontextmanager
@@ -153,6 +174,7 @@ async def _running(background: Background) -> AsyncIterator[None]:
     background.kernel_log.start()
     watching = asyncio.create_task(_watch_health(background.ports))
     attributing = asyncio.create_task(_attribute(background.attribution))
+    syncing = asyncio.create_task(_keep_profiles(background))
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _probe_on_signal, background.prober)
     try:
         yield
@@ -160,8 +182,21 @@ async def _running(background: Background) -> AsyncIterator[None]:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
         watching.cancel()
         attributing.cancel()
+        syncing.cancel()
+        await asyncio.wait([syncing])
         background.kernel_log.stop()
         background.ports.telemetry.stop()
+
+
+async def _keep_profiles(background: Background) -> None:
+    """GpuProfile resources, when they are kept. Whatever goes wrong there ends there: telemetry goes on."""
+    if background.sync is None:
+        return
+    try:
+        await background.sync.run(background.ports, background.prober)
+    except Exception:
+        log.exception("GpuProfiles are not kept any more: restart the agent")
+        background.ports.metrics.profile_calls.labels("sync", "crashed").inc()
 
 
 async def _attribute(attribution: Attribution) -> None:

@@ -181,3 +181,21 @@ class AgentMetrics:
         self.attribution_errors = Counter(
             "tonnage_gpu_attribution_errors", "Failed looks at the kubelet's pod resources", registry=registry
         )
+        self.profile_calls = Counter(
+            "tonnage_gpu_profile_calls", "Calls for GpuProfile resources", ["call", "outcome"], registry=registry
+        )
+        self.profile_applied = Gauge(
+            "tonnage_gpu_profile_applied_timestamp_seconds",
+            "When the GPU's GpuProfile resource was last written",
+            GPU,
+            registry=registry,
+        )
+        self.probe_requests = Counter(
+            "tonnage_gpu_profile_probe_requests", "Probe annotations taken", ["outcome"], registry=registry
+        )
+        self.fleet_gpus = Gauge(
+            "tonnage_gpu_profile_fleet_gpus",
+            "Other nodes' GPUs of the product that are compared with",
+            ["product"],
+            registry=registry,
+        )

@@ -76,6 +76,8 @@ class ProberPorts:
     clock: Clock
     lookup: SpecLookup
     publish: Callable[[Mapping[str, Any]], None] = lambda document: None
+    others: Callable[[str], Sequence[Mapping[str, Any]]] = lambda product: ()
+    """A driver's product name -> GpuProfiles of other nodes' GPUs of it, as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Prober:
         """Begin a run; `ProbeRefusedError` when there is no GPU or a run goes on, `BadInputError` for a bad name."""
         select(request.suite, request.only)
         views = self._targets(request)
-        if self._lock.locked() or any(run.state == "running" for run in self.runs.values()):
+        if self.running:
             self._ports.metrics.skipped.labels("busy").inc()
             raise ProbeRefusedError("busy", "a probe run goes on already: wait for it")
         run = ProbeRun(uuids.uuid4().hex[:12], request)
@@ -119,6 +121,11 @@ class Prober:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return run
+
+    @property
+    def running(self) -> bool:
+        """Whether a run goes on."""
+        return self._lock.locked() or any(run.state == "running" for run in self.runs.values())
 
     async def finish(self) -> None:
         """Wait for the run that goes on."""
@@ -199,14 +206,17 @@ class Prober:
         return document
 
     def _fleet(self, device: Device) -> dict[str, list[float]]:
-        """Ceilings of the node's other GPUs of this product: the part of the fleet this agent can see."""
+        """Ceilings of the other GPUs of this product: the node's own, and other nodes' as far as they are known."""
         found: dict[str, list[float]] = {}
-        for uuid, record in self._ports.book.records.items():
-            profile = record.profile
-            if uuid == device.uuid or profile is None or profile["product"] != device.product:
-                continue
+        own = [
+            record.profile
+            for uuid, record in self._ports.book.records.items()
+            if uuid != device.uuid and record.profile is not None and record.profile["product"] == device.product
+        ]
+        for profile in [*own, *self._ports.others(device.product)]:
             for key, value in profile["ceilings"].items():
-                found.setdefault(key, []).append(value)
+                if isinstance(value, int | float):
+                    found.setdefault(key, []).append(float(value))
         return found
 
 

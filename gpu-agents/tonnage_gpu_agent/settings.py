@@ -44,3 +44,11 @@ class AgentSettings(Settings):
     """Seconds between two runs on a GPU."""
     probe_settle_s: float = 2.0
     """Seconds between the two looks that call a GPU idle: utilisation counters lag."""
+    kubernetes: bool = False
+    """Keep a GpuProfile resource of each GPU in the cluster, and obey its `tonnage.dev/probe` annotation."""
+    kubeconfig: str = ""
+    """File that names the cluster (`~`: the user's own); empty: the service account of the pod."""
+    profile_interval_s: float = 30.0
+    """Seconds between looks at whether the GpuProfiles are true; changes are written at once."""
+    fleet_interval_s: float = 900.0
+    """Seconds between looks at other nodes' GpuProfiles, whose medians a GPU is compared with."""

@@ -107,7 +107,7 @@ async def test_events_change_what_was_listed() -> None:
         await followed.until(lambda: followed.names() == {"b"})
         watch = followed.asked[1]
     assert "resourceVersion=9" in watch
-    assert "labelSelector=tonnage.dev%2Fnode%3Dn1" in watch
+    assert "labelSelector=tonnage.dev/node%3Dn1" in watch
     assert "timeoutSeconds=60" in watch
 
 
