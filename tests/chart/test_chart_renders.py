@@ -28,6 +28,13 @@ SETTINGS: dict[str, type[Any]] = {
     "agent": AgentSettings,
     "coldstart": ColdstartSettings,
 }
+OF_THE_RUNTIMES = {
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+}
+CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
 Object = dict[str, Any]
 
 
@@ -127,8 +134,9 @@ def test_every_variable_is_a_setting_of_its_service_with_a_value_it_takes(shape:
         if part == "redis":
             continue
         environ = {e["name"]: e.get("value", "n1") for e in spec["containers"][0]["env"]}
-        own = {name for name in environ if not name.startswith("NVIDIA_")}
+        own = {name for name in environ if name.startswith("TONNAGE_")}
         assert all(name.startswith(f"TONNAGE_{part.upper()}_") for name in own)
+        assert environ.keys() - own <= OF_THE_RUNTIMES
         settings: BaseModel = load_settings(SETTINGS[part], part, environ)
         assert settings.model_fields_set == {n.removeprefix(f"TONNAGE_{part.upper()}_").lower() for n in own}
 
@@ -173,7 +181,6 @@ def test_the_admin_port_is_never_on_the_public_service() -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_containers_are_hardened(shape: str) -> None:
     for spec in pod_specs(render(ci_values(shape))).values():
-        assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["runAsUser"] > 0
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -209,11 +216,13 @@ def test_folders_of_the_node_are_mounted_only_where_a_value_names_one() -> None:
     assert folders(both) == {"/a", "/c"}
 
 
-def test_nothing_has_a_role_or_a_token_since_nothing_calls_the_kubernetes_api() -> None:
-    objects = render(ci_values("full"))
-    assert [o["kind"] for o in objects if "Role" in o["kind"]] == []
-    assert all(o["automountServiceAccountToken"] is False for o in objects if o["kind"] == "ServiceAccount")
-    assert all(spec["automountServiceAccountToken"] is False for spec in pod_specs(objects).values())
+def test_only_the_agent_that_keeps_profiles_has_a_role_and_a_token() -> None:
+    for shape, having in (("default", []), ("minimal", []), ("full", ["agent"])):
+        values = ci_values(shape)
+        objects = render(values)
+        assert len([o for o in objects if "Role" in o["kind"]]) == 2 * len(having)
+        assert all(o["automountServiceAccountToken"] is False for o in objects if o["kind"] == "ServiceAccount")
+        assert [n for n, spec in pod_specs(objects).items() if spec["automountServiceAccountToken"]] == having
 
 
 def test_a_planner_policy_change_restarts_it_and_an_endpoint_change_does_not() -> None:
@@ -240,7 +249,7 @@ def test_every_object_has_the_recommended_labels_and_the_namespace() -> None:
         labels = one["metadata"]["labels"]
         assert labels["app.kubernetes.io/part-of"] == "tonnage"
         assert labels["team"] == "inference"
-        assert one["metadata"]["namespace"] == "fleet"
+        assert one["metadata"].get("namespace") == (None if one["kind"] in CLUSTER_SCOPED else "fleet")
 
 
 def test_selectors_hold_no_version() -> None:
