@@ -4,14 +4,14 @@
 {{- $tag := default .root.Chart.AppVersion $image.tag -}}
 {{- $suffix := ternary "" (printf "-%s" .variant) (empty .variant) -}}
 {{- $name := printf "%s-%s%s:%s" $image.name .component $suffix $tag -}}
-{{- ternary $name (printf "%s/%s" $image.registry $name) (empty $image.registry) -}}
+{{- ternary $name (printf "%s/%s" (trimSuffix "/" (default "" $image.registry)) $name) (empty $image.registry) -}}
 {{- end -}}
 
 {{- define "tonnage.pullSecrets" -}}
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
 {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -31,7 +31,7 @@ affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
@@ -49,6 +49,12 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
+{{- end -}}
+
+{{/* Seconds until the kubelet kills: the part's drain, when its settings say one, and some more. */}}
+{{- define "tonnage.grace" -}}
+{{- $drain := index (.settings | default dict) "drain_timeout_s" | default 0 -}}
+{{- max 30 (add (ceil (float64 $drain) | int64) 15) -}}
 {{- end -}}
 
 {{/* Settings as environment: dict "service" "ROUTER" "settings" {…}. Structures are written as JSON. */}}

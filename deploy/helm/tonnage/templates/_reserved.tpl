@@ -1,3 +1,21 @@
+{{/* Values that are right alone and wrong together. */}}
+{{- define "tonnage.refuseContradictions" -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" (include "tonnage.fullname" .)) }}
+{{- fail (printf "resources cannot be called %s: Services need a lower-case letter first, then letters, digits and dashes; set fullnameOverride" (include "tonnage.fullname" .)) }}
+{{- end }}
+{{- if and .Values.router.enabled (eq (int .Values.router.port) (int .Values.router.adminPort)) }}
+{{- fail (printf "router.port and router.adminPort are both %d: give them different ports" (int .Values.router.port)) }}
+{{- end }}
+{{- $policy := .Values.planner.policy | default dict }}
+{{- range $pool, $own := merge (dict "" (dict)) (.Values.planner.pools | default dict) }}
+{{- $merged := merge (dict) ($own | default dict) $policy }}
+{{- if and (hasKey $merged "min_replicas") (hasKey $merged "max_replicas") (gt (int $merged.min_replicas) (int $merged.max_replicas)) }}
+{{- $of := ternary "planner.policy" (printf "planner.pools.%s" $pool) (empty $pool) }}
+{{- fail (printf "%s: min_replicas %d is more than max_replicas %d" $of (int $merged.min_replicas) (int $merged.max_replicas)) }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{/* Settings the chart itself writes: in `settings` they would contradict a value, so each names the value to set. */}}
 {{- define "tonnage.refuseReserved" -}}
 {{- $values := dict
@@ -7,7 +25,7 @@
   "coldstart" (dict "host" "" "port" "coldstart.port" "log_level" "logLevel" "cache_dir" "coldstart.cache.hostPath")
 -}}
 {{- range $part, $reserved := $values }}
-{{- range $name, $_ := (index $.Values $part).settings }}
+{{- range $name, $_ := (index $.Values $part).settings | default dict }}
 {{- if hasKey $reserved $name }}
 {{- $instead := index $reserved $name }}
 {{- fail (printf "%s.settings.%s is written by the chart: %s" $part $name (ternary "remove it" (printf "set %s instead" $instead) (empty $instead))) }}
