@@ -2,27 +2,29 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from tonnage_runtime.settings import Settings
 
 
 class AgentSettings(Settings):
     """Read once by `main`."""
 
-    host: str = "0.0.0.0"
+    host: str = "127.0.0.1"
     """Address to listen on."""
-    port: int = 8090
+    port: int = Field(default=8091, ge=0, le=65535)
     """Port of the HTTP API and of /metrics."""
-    log_level: str = "INFO"
-    """DEBUG, INFO, WARNING or ERROR."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least severe log line written."""
     node: str = ""
     """Node name in profiles; empty: the host name."""
     driver: Literal["nvml", "fake"] = "nvml"
     """`fake` shows one made-up GPU, to try the agent where there is none; it never probes."""
-    interval_s: float = 5.0
+    interval_s: float = Field(default=5.0, gt=0)
     """Seconds between telemetry rounds of a GPU."""
-    hang_after_s: float = 10.0
+    hang_after_s: float = Field(default=10.0, gt=0)
     """A driver call that takes longer counts as hanging."""
-    retry_s: float = 60.0
+    retry_s: float = Field(default=60.0, gt=0)
     """Seconds between looks for a driver while there is no GPU."""
     state_dir: str = ""
     """Folder for profiles, verdicts and history across restarts; empty: in memory only."""
@@ -36,19 +38,19 @@ class AgentSettings(Settings):
     """XID codes that never count against a GPU, before the catalogue's classes."""
     xid_hardware: tuple[int, ...] = ()
     """XID codes that fail a GPU, before the catalogue's classes."""
-    probe_timeout_s: float = 300.0
+    probe_timeout_s: float = Field(default=300.0, gt=0)
     """A probe run that takes longer is killed and its verdict is UNKNOWN."""
-    probe_seconds_per_day: float = 900.0
+    probe_seconds_per_day: float = Field(default=900.0, ge=0)
     """Most seconds of probing of a GPU in 24 hours."""
-    probe_cooldown_s: float = 300.0
+    probe_cooldown_s: float = Field(default=300.0, ge=0)
     """Seconds between two runs on a GPU."""
-    probe_settle_s: float = 2.0
+    probe_settle_s: float = Field(default=2.0, ge=0)
     """Seconds between the two looks that call a GPU idle: utilisation counters lag."""
     kubernetes: bool = False
     """Keep a GpuProfile resource of each GPU in the cluster, and obey its `tonnage.dev/probe` annotation."""
     kubeconfig: str = ""
     """File that names the cluster (`~`: the user's own); empty: the service account of the pod."""
-    profile_interval_s: float = 30.0
+    profile_interval_s: float = Field(default=30.0, gt=0)
     """Seconds between looks at whether the GpuProfiles are true; changes are written at once."""
-    fleet_interval_s: float = 900.0
+    fleet_interval_s: float = Field(default=900.0, gt=0)
     """Seconds between looks at other nodes' GpuProfiles, whose medians a GPU is compared with."""

@@ -77,6 +77,16 @@ def test_bases_are_pinned_and_the_process_is_not_root() -> None:
         assert users[-1:] in ([], ["10001:10001"])
 
 
+def test_each_target_exposes_the_port_its_service_listens_on_by_default() -> None:
+    values = yaml.safe_load((ROOT / "deploy" / "helm" / "tonnage" / "values.yaml").read_text())
+    for target in TARGETS:
+        part = values.get(target.removesuffix("-cuda"))
+        if part is not None:
+            exposed = re.search(r"^EXPOSE (.*)$", stage(target), re.M)
+            assert exposed is not None
+            assert exposed[1].split() == [str(part[key]) for key in ("port", "adminPort") if key in part]
+
+
 def test_only_the_target_with_torch_has_a_compiler() -> None:
     assert [target for target in TARGETS if "apt-get" in stage(target)] == ["agent-cuda"]
     assert "apt-get" not in stage("runtime")

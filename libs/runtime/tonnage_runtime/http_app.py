@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry
 
 from tonnage_core.errors import BadInputError, TonnageError
-from tonnage_runtime.errors import PortInUseError
+from tonnage_runtime.errors import ListenError, PortInUseError
 from tonnage_runtime.metrics import exposition
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -63,7 +64,7 @@ async def _tonnage_error(_: Request, error: Exception) -> Response:
 
 
 def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """A listening TCP socket; `PortInUseError` when it is taken. Port 0 takes any free one."""
+    """A listening TCP socket; port 0 takes any free one. `PortInUseError` when taken, `ListenError` when impossible."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -71,9 +72,14 @@ def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         sock.bind((host, port))
+    except OverflowError as error:
+        sock.close()
+        raise ListenError(host, port, "ports are 0 to 65535") from error
     except OSError as error:
         sock.close()
-        raise PortInUseError(host, port) from error
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUseError(host, port) from error
+        raise ListenError(host, port, error.strerror or str(error)) from error
     sock.listen(2048)
     sock.setblocking(False)
     return sock

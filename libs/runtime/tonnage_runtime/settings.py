@@ -15,9 +15,9 @@ from tonnage_runtime.errors import SettingsError
 
 
 class Settings(BaseModel):
-    """Base of every deployable's settings: immutable, closed to unknown keys, each field documented."""
+    """Base of every deployable's settings: immutable, closed to unknown keys, numbers finite, each field documented."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 S = TypeVar("S", bound=Settings)

@@ -33,7 +33,7 @@ def endpoint_source(settings: PlannerSettings) -> EndpointSource:
 async def run(settings: PlannerSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     source = endpoint_source(settings)
-    for pool in settings.pools:
+    for pool in ("default", *settings.pools):
         settings.policy_of(pool)
     sock = bind(settings.host, settings.port)
     scraper = HttpScraper(

@@ -57,11 +57,11 @@ class RouterSettings(Settings):
     """Everything the router reads at start."""
 
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: int = Field(default=8000, ge=0, le=65535)
     """Data port: the OpenAI API."""
-    admin_port: int = 8001
+    admin_port: int = Field(default=8001, ge=0, le=65535)
     """Admin port: health, metrics, explain."""
-    log_level: str = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     workers: int = Field(default=1, ge=1, le=64)
     """Processes that share the data port (SO_REUSEPORT); worker i has admin port `admin_port + i`."""
     endpoints: list[EndpointSpec] = Field(default_factory=list)
@@ -84,16 +84,16 @@ class RouterSettings(Settings):
     """Largest sum of request bodies held; beyond it requests answer 503."""
     head_bytes: int = 64 << 10
     """Largest request head; larger ones answer 431."""
-    connect_timeout_s: float = 2.0
-    first_byte_timeout_s: float = 600.0
+    connect_timeout_s: float = Field(default=2.0, gt=0)
+    first_byte_timeout_s: float = Field(default=600.0, gt=0)
     """From the request sent to the engine's first byte: queueing and prefill."""
-    idle_timeout_s: float = 120.0
+    idle_timeout_s: float = Field(default=120.0, gt=0)
     """Between two pieces of an answer."""
-    client_timeout_s: float = 60.0
+    client_timeout_s: float = Field(default=60.0, gt=0)
     """A client that stops sending its request, or reading its answer."""
-    keep_alive_s: float = 75.0
+    keep_alive_s: float = Field(default=75.0, ge=0)
     """An idle client connection."""
-    upstream_idle_s: float = 4.0
+    upstream_idle_s: float = Field(default=4.0, ge=0)
     """An idle engine connection; uvicorn, under vLLM, closes after 5 s."""
     retries: int = Field(default=2, ge=0)
     """Further endpoints tried for a request that has no answer yet."""
@@ -125,7 +125,7 @@ class RouterSettings(Settings):
     """Requests an endpoint may have; vLLM's default `max_num_seqs`."""
     scale_from_zero: list[str] = Field(default_factory=list)
     """Models whose requests wait, rather than answer 503, while no endpoint serves them."""
-    drain_timeout_s: float = 30.0
+    drain_timeout_s: float = Field(default=30.0, ge=0)
     access_log: Literal["off", "errors", "all"] = "errors"
     decisions_kept: int = Field(default=1000, ge=0)
     """Decisions that `/admin/decisions` can show."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tonnage_planner.adapters.endpoints_static import FileEndpoints, StaticEndpoints
-from tonnage_planner.main import endpoint_source
+from tonnage_planner.main import endpoint_source, run
 from tonnage_planner.settings import EndpointSettings, PlannerSettings
 from tonnage_router.settings import EndpointSpec
 from tonnage_runtime.errors import SettingsError
@@ -32,6 +32,11 @@ def test_a_pools_policy_overrides_only_what_it_names() -> None:
     policy = settings.policy_of("p")
     assert (policy.min_replicas, policy.max_replicas) == (3, 9)
     assert settings.policy_of("other").min_replicas == 2
+
+
+async def test_a_policy_that_contradicts_itself_ends_the_start_and_not_each_decision() -> None:
+    with pytest.raises(SettingsError, match="min_replicas"):
+        await run(load(PORT="0", POLICY='{"min_replicas": 5, "max_replicas": 2}'))
 
 
 def test_an_empty_variable_means_the_default() -> None:
