@@ -94,6 +94,13 @@ def test_the_maximum_stops_growth_and_says_so() -> None:
     assert decision.reasons[-1].code is Code.AT_MAX
 
 
+def test_a_target_kept_above_what_is_asked_for_says_that_the_load_would_not_fit_fewer() -> None:
+    """Growth is bounded by the one known replica; the target is not: an operator must see why 4 stays."""
+    decision = run([make_seen("a", running=1, waiting=13, kv=0.5), make_silent()], target=4)
+    assert (decision.target, decision.reasons[-1].code) == (4, Code.STEADY)
+    assert decision.reasons[-1].text.endswith("asks for 2, yet the load would not fit fewer than 4")
+
+
 def test_zero_traffic_is_a_valid_observation_and_scales_down_after_the_window() -> None:
     seen = [make_seen("a"), make_seen("b"), make_seen("c")]
     assert run(seen, for_s=59).target == 3

@@ -160,6 +160,9 @@ def _stay(target: int, asked: Need, binding: Need, policy: ScalingPolicy) -> Rea
         return Reason(Code.STABILISING, text, binding.signal)
     if target == policy.min_replicas and (asked.replicas or 0) < target:
         return Reason(Code.AT_MIN, f"min_replicas is {target}: {_told(asked)}", asked.signal)
+    if (asked.replicas or 0) < target:
+        text = f"{_told(asked)}, yet the load would not fit fewer than {target}"
+        return Reason(Code.STEADY, text, binding.signal)
     return Reason(Code.STEADY, _told(asked), asked.signal)
 
 
