@@ -9,7 +9,7 @@ import uvloop
 
 from tonnage_coldstart.app import Ports, build_app
 from tonnage_coldstart.settings import ColdstartSettings
-from tonnage_core.errors import TonnageError
+from tonnage_core.errors import BadInputError, TonnageError
 from tonnage_runtime.clock import SystemClock
 from tonnage_runtime.http_app import bind, serve
 from tonnage_runtime.logging import configure_logging
@@ -27,7 +27,7 @@ async def run(settings: ColdstartSettings) -> None:
 
 
 def main() -> int:
-    """Exit code 0 after a clean stop, 1 when the service could not start."""
+    """Exit code 0 after a clean stop, 2 for bad settings, 1 when the service could not start."""
     try:
         file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
         settings = load_settings(ColdstartSettings, "coldstart", os.environ, file)
@@ -35,7 +35,7 @@ def main() -> int:
         uvloop.run(run(settings))
     except TonnageError as error:
         print(f"tonnage-coldstart: {error}", file=sys.stderr)  # noqa: T201 - before logging is configured
-        return 1
+        return 2 if isinstance(error, BadInputError) else 1
     return 0
 
 
