@@ -93,7 +93,11 @@ class ProfileSync:
         """Steps until cancelled."""
         loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._store.start(lambda: loop.call_soon_threadsafe(self.wake))
+
+        def changed() -> None:
+            loop.call_soon_threadsafe(self.wake)
+
+        self._store.start(changed)
         try:
             while True:
                 self._wake.clear()
