@@ -1,6 +1,7 @@
 """How much of a GPU's peaks an engine's kernels reach, for printed peaks and for measured ones."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tonnage_core.hardware import GpuSpec, UnknownGpuError, find_gpu
 
@@ -36,20 +37,39 @@ _PCIE_MEASURED = 54.5 / 64
 """What one healthy H200 measured of its printed peaks (reference GpuProfile): the way from one kind to the other."""
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredShares:
+    """What a card's figures are of its printed ones, when they were measured: divide an efficiency of printed peaks."""
+
+    memory: float = 1.0
+    gemm: float = 1.0
+    pcie: float = 1.0
+
+
+@lru_cache(maxsize=256)
+def measured_shares(gpu: GpuSpec) -> MeasuredShares:
+    """1 for figures of the catalogue, the healthy card's share for measured ones: a measured ceiling is below print."""
+    try:
+        printed = find_gpu(gpu.name)
+    except UnknownGpuError:
+        printed = None
+    return MeasuredShares(
+        memory=_HBM_MEASURED if printed is None or gpu.hbm_gbps != printed.hbm_gbps else 1.0,
+        gemm=_GEMM_MEASURED if printed is None or gpu.bf16_tflops != printed.bf16_tflops else 1.0,
+        pcie=_PCIE_MEASURED if printed is not None and gpu.pcie_gbps != printed.pcie_gbps else 1.0,
+    )
+
+
 def efficiency_for(gpu: GpuSpec) -> Efficiency:
     """The shares for `gpu`: larger where its figure was measured, since a measured ceiling is below the printed one.
 
     So a healthy card gives the same step times from its GpuProfile as from the catalogue, and a slow one slower ones.
     """
-    try:
-        printed = find_gpu(gpu.name)
-    except UnknownGpuError:
-        printed = None
-    shares = Efficiency()
-    if printed is None or gpu.hbm_gbps != printed.hbm_gbps:
-        shares = replace(shares, memory=shares.memory / _HBM_MEASURED)
-    if printed is None or gpu.bf16_tflops != printed.bf16_tflops:
-        shares = replace(shares, gemm=shares.gemm / _GEMM_MEASURED, attention=shares.attention / _GEMM_MEASURED)
-    if printed is not None and gpu.pcie_gbps != printed.pcie_gbps:
-        shares = replace(shares, pcie=min(1.0, shares.pcie / _PCIE_MEASURED))
-    return shares
+    shares, of = Efficiency(), measured_shares(gpu)
+    return replace(
+        shares,
+        memory=shares.memory / of.memory,
+        gemm=shares.gemm / of.gemm,
+        attention=shares.attention / of.gemm,
+        pcie=min(1.0, shares.pcie / of.pcie),
+    )

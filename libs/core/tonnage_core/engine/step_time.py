@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from tonnage_core.engine.batch import Batch
 from tonnage_core.engine.efficiency import Efficiency, efficiency_for
 from tonnage_core.hardware import GpuSpec
+from tonnage_core.hardware.peak import peak_tflops
 from tonnage_core.models import ModelShape
 from tonnage_core.models.inventory import layer_tensors
 from tonnage_core.models.layers import Attention, CompressedAttention, Experts, LatentAttention
@@ -112,7 +113,7 @@ def step_time_for(
         head_flops=2 * head / tp,
         pair_flops=sum(_pair_flops(layer.mixer) for layer in shape.stack) / tp,
         kv_bytes_per_token=shape.kv_bytes_per_token(kv_dtype, tp),
-        peak_flops=_peak_tflops(gpu, _widest_format(shape)) * 1e12,
+        peak_flops=peak_tflops(gpu, _widest_format(shape)) * 1e12,
         attention_flops=gpu.bf16_tflops * 1e12,
         hbm_bytes_s=gpu.hbm_gbps * 1e9,
         pcie_bytes_s=(gpu.pcie_gbps or _SLOW_PCIE_GBPS) * 1e9,
@@ -152,15 +153,3 @@ def _widest_format(shape: ModelShape) -> WeightFormat:
     tensors = layer_tensors(shape.stack[middle], shape.hidden)
     formats = shape.layer_formats(middle, shape.dense_format)
     return max(zip(tensors, formats, strict=True), key=lambda pair: pair[0].parameters)[1]
-
-
-def _peak_tflops(gpu: GpuSpec, stored: WeightFormat) -> float:
-    """Dense peak of the precision the products run in; the next wider one where the GPU lacks it."""
-    if stored.activation_bits > 16:
-        return gpu.fp32_tflops or gpu.bf16_tflops
-    eight = gpu.int8_tops if stored.name == "w8a8" else gpu.fp8_tflops
-    if stored.activation_bits == 4:
-        return gpu.fp4_tflops or eight or gpu.bf16_tflops
-    if stored.activation_bits == 8:
-        return eight or gpu.bf16_tflops
-    return gpu.bf16_tflops

@@ -1,0 +1,67 @@
+"""What is asked: a model on a replica under a closed-loop client; checked on construction."""
+
+from dataclasses import dataclass, field
+from math import isfinite
+
+from tonnage_core.errors import BadInputError
+from tonnage_core.hardware import GpuSpec
+from tonnage_core.models import ModelShape
+from tonnage_core.parallelism import Layout
+from tonnage_core.prediction.coefficients import Coefficients
+
+
+class PredictError(BadInputError):
+    """A question that no engine can be asked."""
+
+
+@dataclass(frozen=True)
+class PredictRequest:
+    """`isl` prompt tokens of which `prefix` are cached already, `osl` tokens out, `concurrency` requests in flight over
+    the whole replica (all data-parallel ranks). Lengths may be means and so fractions. None: the engine's default.
+
+    `waves`: requests that each client slot sends one after another; all slots start together, so one request in
+    `waves` waits in the first burst.
+    """
+
+    shape: ModelShape
+    gpu: GpuSpec
+    isl: float
+    osl: float
+    concurrency: int
+    prefix: float = 0
+    layout: Layout = field(default_factory=Layout)
+    engine: str = "vllm"
+    engine_version: str = ""
+    precision: str = "auto"
+    kv_dtype: str = "auto"
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    gpu_memory_gib: float | None = None
+    pool_gib: float | None = None
+    enforce_eager: bool = False
+    waves: float = 10
+    coefficients: Coefficients | None = None
+
+    def __post_init__(self) -> None:
+        _number("isl", self.isl, 1, 1 << 30)
+        _number("osl", self.osl, 1, 1 << 30)
+        _number("prefix", self.prefix, 0, 1 << 30)
+        _number("waves", self.waves, 1, 1e9)
+        if self.prefix > self.isl:
+            raise PredictError(
+                f"prefix {self.prefix:g} is more than isl {self.isl:g}: it is the cached part of the prompt"
+            )
+        whole = isinstance(self.concurrency, int) and not isinstance(self.concurrency, bool)
+        if not whole or not 1 <= self.concurrency <= 1 << 20:
+            raise PredictError(f"concurrency is {str(self.concurrency)[:40]}; it must be a whole number from 1 to 2^20")
+        for name in ("max_num_seqs", "max_num_batched_tokens"):
+            value = getattr(self, name)
+            if value is not None:
+                _number(name, value, 1, 1 << 30)
+
+
+def _number(name: str, value: object, low: float, high: float) -> None:
+    known = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    if not known or not low <= float(str(value)) <= high:
+        raise PredictError(f"{name} is {str(value)[:40]}; it must be a number from {low:g} to {high:g}")

@@ -1,0 +1,88 @@
+"""How many requests an engine runs at once: what its KV pool and its batch limit allow."""
+
+from dataclasses import dataclass
+from math import inf
+
+from tonnage_core.errors import BadInputError
+from tonnage_core.kv_cache.capacity import SequenceRules
+from tonnage_core.memory.plan import MemoryPlan, plan_memory
+from tonnage_core.memory.request import MemoryRequest
+from tonnage_core.prediction.request import PredictRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """`running` requests at once over the whole replica and what limits them (client, max_num_seqs, kv_cache).
+
+    `fits` is None when memory could not be worked out; then only the batch limit counts.
+    """
+
+    running: float
+    binding: str
+    fits: bool | None
+    pool_tokens: float
+    chunk: int
+    max_num_seqs: int
+    notes: tuple[str, ...]
+
+
+def slots_of(request: PredictRequest) -> Slots:
+    """Slots of a replica for requests of these lengths."""
+    try:
+        plan = plan_memory(_memory_request(request))
+    except BadInputError as error:
+        seqs = request.max_num_seqs or 1024
+        chunk = request.max_num_batched_tokens or 8192
+        running = min(request.concurrency, seqs * request.layout.dp)
+        return Slots(running, "client", None, inf, chunk, seqs, (f"memory not counted: {error}",))
+    return _limited(request, plan)
+
+
+def _memory_request(request: PredictRequest) -> MemoryRequest:
+    return MemoryRequest(
+        shape=request.shape,
+        gpu=request.gpu,
+        gpu_memory_gib=request.gpu_memory_gib,
+        engine=request.engine if request.engine != "nim" else "trtllm",
+        engine_version=request.engine_version if request.engine != "nim" else "",
+        layout=request.layout,
+        dtype="auto" if request.shape.quantization.rules else request.precision,
+        kv_dtype=request.kv_dtype,
+        max_model_len=int(request.isl + request.osl) + 1,
+        max_num_seqs=request.max_num_seqs,
+        max_num_batched_tokens=request.max_num_batched_tokens,
+        gpu_memory_utilization=request.gpu_memory_utilization,
+        enforce_eager=request.enforce_eager,
+        pool_gib=request.pool_gib,
+        allow_longer=True,
+    )
+
+
+def _limited(request: PredictRequest, plan: MemoryPlan) -> Slots:
+    ranks, seqs = request.layout.dp, plan.flags.max_num_seqs
+    capacity = plan.capacity
+    held = inf
+    if capacity is not None and (capacity.blocks or capacity.concurrency):
+        held = _sequences(request, plan) * ranks
+    elif capacity is not None:
+        held = 0.0
+    limits = {"client": float(request.concurrency), "max_num_seqs": float(seqs * ranks), "kv_cache": held}
+    binding = min(limits, key=lambda name: limits[name])
+    tokens = inf if capacity is None else float(capacity.tokens)
+    fits = held >= 1
+    return Slots(max(1.0, limits[binding]), binding, fits, tokens, plan.flags.batched_tokens, seqs, plan.notes)
+
+
+def _sequences(request: PredictRequest, plan: MemoryPlan) -> float:
+    """Sequences of one rank's pool at their mean length: staggered requests hold half of their output each.
+
+    TensorRT-LLM admits a request only when its whole output fits.
+    """
+    capacity = plan.capacity
+    assert capacity is not None
+    whole = plan.facts.engine == "trtllm"
+    length = int(request.isl + request.osl * (1.0 if whole else 0.5))
+    if plan.facts.engine != "vllm" or not plan.grouping.groups:
+        return capacity.concurrency * plan.flags.max_model_len / max(1, length)
+    settled = SequenceRules(plan.rules.max_model_len, 1, plan.rules.state_pages, plan.rules.context_parallel)
+    return capacity.blocks / max(1, settled.blocks(plan.grouping, length))
