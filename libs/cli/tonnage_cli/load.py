@@ -20,12 +20,12 @@ from tonnage_runtime.clock import SystemClock
 @click.argument("uri")
 @click.option("--device", default="cuda", show_default=True, help="cuda, cuda:1 or cpu.")
 @click.option("--cache", type=click.Path(path_type=Path, file_okay=False), help="Stage into this node cache first.")
-@click.option("--threads", type=click.IntRange(1, 64), default=8, show_default=True, help="Readers.")
+@click.option("--threads", type=click.IntRange(1, 64), help="Readers; by default one a core, 8 to 16.")
 @click.option("--no-verify", is_flag=True, help="Leave the checksums of a staged directory unread.")
 @click.option("--direct", is_flag=True, help="Read past the page cache.")
 @json_option
 def command(
-    uri: str, device: str, cache: Path | None, threads: int, no_verify: bool, direct: bool, as_json: bool
+    uri: str, device: str, cache: Path | None, threads: int | None, no_verify: bool, direct: bool, as_json: bool
 ) -> int:
     """Load the model at URI onto a device and say how long each phase took.
 
@@ -45,7 +45,7 @@ def command(
     return 0
 
 
-def _load(path: Path, device: str, *, threads: int, verify: bool, direct: bool) -> dict[str, Any]:
+def _load(path: Path, device: str, *, threads: int | None, verify: bool, direct: bool) -> dict[str, Any]:
     try:
         import torch
 

@@ -26,9 +26,9 @@ class Arena:
     def __init__(self, header: Header, align_bytes: int = ALIGN_BYTES) -> None:
         self.header = header
         self._tensors = header.tensors
-        ends = accumulate((_aligned(tensor.size_bytes, align_bytes) for tensor in header.tensors), initial=0)
+        ends = accumulate((aligned(tensor.size_bytes, align_bytes) for tensor in header.tensors), initial=0)
         self.offsets = tuple(ends)[: len(header.tensors)]
-        self.size_bytes = sum(_aligned(tensor.size_bytes, align_bytes) for tensor in header.tensors)
+        self.size_bytes = sum(aligned(tensor.size_bytes, align_bytes) for tensor in header.tensors)
         self._starts = [tensor.start for tensor in header.tensors]
 
     def segments(self, start: int, length: int) -> list[Segment]:
@@ -66,5 +66,6 @@ def _continues(last: Segment, piece: Segment) -> bool:
     return last.arena_start + last.length == piece.arena_start
 
 
-def _aligned(size_bytes: int, align_bytes: int) -> int:
+def aligned(size_bytes: int, align_bytes: int) -> int:
+    """`size_bytes` rounded up to a whole number of `align_bytes`."""
     return -(-size_bytes // align_bytes) * align_bytes

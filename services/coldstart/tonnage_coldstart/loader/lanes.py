@@ -1,9 +1,11 @@
 """The readers of one load: each takes a chunk, reads it, sends it on, checks it while it travels."""
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from crc32c import crc32c
@@ -15,7 +17,8 @@ from tonnage_core.coldstart.fetch_plan import Chunk, chunks_of
 
 BLOCK_BYTES = 4096
 MAX_VECTORS = 512
-new_event: Callable[[], torch.cuda.Event] = torch.cuda.Event
+PIECE_BYTES = 1 << 20
+"""Read, then checked, at a time: small enough that the check finds the bytes still in the core's own cache."""
 new_stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
 
 
@@ -30,16 +33,19 @@ class Target:
 class Lanes:
     """One load's threads. `run` returns when every byte is in its arena and checked, or raises the first error."""
 
-    def __init__(self, weights: Weights, target: Target, *, verify: bool, max_chunk_bytes: int) -> None:
+    def __init__(
+        self, weights: Weights, target: Target, *, verify: bool, max_chunk_bytes: int, drop_behind: bool = False
+    ) -> None:
         self._weights = weights
         self._target = target
         self._verify = verify
         self._max_chunk_bytes = max_chunk_bytes
+        self._drop_behind = drop_behind
         self._chunks = self._all_chunks()
         self._lock = threading.Lock()
         self._error: BaseException | None = None
 
-    def run(self, work: Sequence[Callable[["Lanes"], None]]) -> None:
+    def run(self, work: Sequence[Callable[[Self], None]]) -> None:
         """Run one thread for each of `work`."""
         threads = [threading.Thread(target=self._guarded, args=(one,), daemon=True) for one in work]
         for thread in threads:
@@ -53,12 +59,18 @@ class Lanes:
 
     def through(self, slabs: list[Slab]) -> None:
         """Read chunks into the slabs in turn and copy them to the device."""
-        turn = 0
+        if self._target.stream is not None:
+            torch.cuda.set_stream(self._target.stream)  # of this thread
+        turns = itertools.cycle(slabs)
         while (chunk := self._next()) is not None:
-            slab = slabs[turn % len(slabs)]
-            turn += 1
-            slab.wait()
-            self._through_slab(chunk, slab)
+            crc = 0
+            for start, length in pieces(chunk.start, chunk.length, slabs[0].view.nbytes):
+                slab = next(turns)
+                slab.wait()
+                crc = self._fill(self._weights.files[chunk.file], slab, start, length, crc)
+                self._send(chunk.file, slab, start, length)
+            self._drop(self._weights.files[chunk.file], chunk)
+            self._compare(chunk, crc)
         for slab in slabs:
             slab.wait()
 
@@ -66,41 +78,51 @@ class Lanes:
         """Read chunks straight into the arenas, which lie in host memory."""
         views = [bytes_of(arena) for arena in self._target.arenas]
         while (chunk := self._next()) is not None:
-            file = self._weights.files[chunk.file]
-            segments = file.arena.segments(chunk.start, chunk.length)
-            parts = [
-                memoryview(bytearray(one.length))
-                if one.arena_start is None
-                else views[chunk.file][one.arena_start : one.arena_start + one.length]
-                for one in segments
-            ]
-            _read_vectors(file, parts, chunk.start)
-            self._check(file, chunk, parts)
+            file, crc = self._weights.files[chunk.file], 0
+            for start, length in pieces(chunk.start, chunk.length, PIECE_BYTES):
+                parts = [
+                    memoryview(bytearray(one.length))
+                    if one.arena_start is None
+                    else views[chunk.file][one.arena_start : one.arena_start + one.length]
+                    for one in file.arena.segments(start, length)
+                ]
+                _read_vectors(file, parts, start)
+                if self._checks(file):
+                    for part in parts:
+                        crc = crc32c(part, crc)
+            self._drop(file, chunk)
+            self._compare(chunk, crc)
 
-    def _through_slab(self, chunk: Chunk, slab: Slab) -> None:
+    def _fill(self, file: WeightFile, slab: Slab, start: int, length: int, crc: int) -> int:
+        """Read `length` bytes into the slab; returns the checksum carried on over them."""
+        checks = self._checks(file)
+        for at, size in pieces(0, length, PIECE_BYTES):
+            read_into(file, slab.view[at:], start + at, size)
+            if checks:
+                crc = crc32c(slab.view[at : at + size], crc)
+        return crc
+
+    def _send(self, number: int, slab: Slab, start: int, length: int) -> None:
+        arena = self._target.arenas[number]
+        for one in self._weights.files[number].arena.segments(start, length):
+            if one.arena_start is not None:
+                at = one.file_start - start
+                source = slab.tensor[at : at + one.length]
+                arena[one.arena_start : one.arena_start + one.length].copy_(source, non_blocking=True)
+        if self._target.stream is not None:
+            slab.sent(self._target.stream)
+
+    def _checks(self, file: WeightFile) -> bool:
+        return self._verify and file.crcs is not None
+
+    def _compare(self, chunk: Chunk, crc: int) -> None:
         file = self._weights.files[chunk.file]
-        _read(file, slab.view, chunk)
-        arena = self._target.arenas[chunk.file]
-        with torch.cuda.stream(self._target.stream):
-            for one in file.arena.segments(chunk.start, chunk.length):
-                if one.arena_start is not None:
-                    at = one.file_start - chunk.start
-                    source = slab.tensor[at : at + one.length]
-                    arena[one.arena_start : one.arena_start + one.length].copy_(source, non_blocking=True)
-            if self._target.stream is not None:
-                slab.busy = new_event()
-                slab.busy.record(self._target.stream)
-        self._check(file, chunk, [slab.view[: chunk.length]])
+        if self._checks(file):
+            compare(file, chunk, crc)
 
-    def _check(self, file: WeightFile, chunk: Chunk, parts: Sequence[memoryview]) -> None:
-        if not self._verify or file.crcs is None:
-            return
-        crc = 0
-        for part in parts:
-            crc = crc32c(part, crc)
-        if crc != file.crcs[chunk.index]:
-            expected, found = f"{file.crcs[chunk.index]:08x}", f"{crc:08x}"
-            raise ContentMismatchError(file.name, f"CRC32C of chunk {chunk.index}", expected, found)
+    def _drop(self, file: WeightFile, chunk: Chunk) -> None:
+        if self._drop_behind:
+            os.posix_fadvise(file.descriptor, chunk.start, chunk.length, os.POSIX_FADV_DONTNEED)
 
     def _all_chunks(self) -> Iterator[Chunk]:
         for number, file in enumerate(self._weights.files):
@@ -110,7 +132,7 @@ class Lanes:
         with self._lock:
             return None if self._error is not None else next(self._chunks, None)
 
-    def _guarded(self, work: Callable[["Lanes"], None]) -> None:
+    def _guarded(self, work: Callable[[Self], None]) -> None:
         try:
             work(self)
         except OSError as error:
@@ -124,16 +146,30 @@ class Lanes:
             self._error = error
 
 
-def _read(file: WeightFile, view: memoryview, chunk: Chunk) -> None:
-    """Fill the beginning of `view` with a chunk. Past the page cache the length is a whole number of blocks."""
+def pieces(start: int, length: int, most: int) -> Iterator[tuple[int, int]]:
+    """(start, length) pairs of at most `most` bytes that cover `length` bytes from `start`."""
+    for at in range(start, start + length, most):
+        yield at, min(most, start + length - at)
+
+
+def compare(file: WeightFile, chunk: Chunk, crc: int) -> None:
+    """Raise `ContentMismatchError` unless `crc` is the chunk's."""
+    assert file.crcs is not None
+    if crc != file.crcs[chunk.index]:
+        expected, found = f"{file.crcs[chunk.index]:08x}", f"{crc:08x}"
+        raise ContentMismatchError(file.name, f"CRC32C of chunk {chunk.index}", expected, found)
+
+
+def read_into(file: WeightFile, view: memoryview, start: int, length: int) -> None:
+    """Fill the beginning of `view`. Past the page cache the length read is a whole number of blocks."""
     done = 0
-    while done < chunk.length:
-        wanted = chunk.length - done
+    while done < length:
+        wanted = length - done
         if file.direct:
             wanted = -(-wanted // BLOCK_BYTES) * BLOCK_BYTES
-        count = os.preadv(file.descriptor, [view[done : done + wanted]], chunk.start + done)
+        count = os.preadv(file.descriptor, [view[done : done + wanted]], start + done)
         if count == 0:
-            raise SourceError(file.name, f"ends at byte {chunk.start + done}: cut while it was read")
+            raise SourceError(file.name, f"ends at byte {start + done}: cut while it was read")
         done += count
 
 

@@ -1,6 +1,9 @@
 """`load`: a model's tensors on a device, verified, all or none."""
 
+import contextlib
+import os
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,14 +46,18 @@ NAMES = {
 class LoadOptions:
     """How to load."""
 
-    threads: int = 8
-    """Readers."""
+    threads: int | None = None
+    """Readers; None: one a core, at least 8 and at most 16."""
     depth: int = 2
     """Slabs a reader: one is filled while the device takes the other."""
+    slab_bytes: int = 4 << 20
+    """Most bytes of a slab, a power of two: small rings stay in the processor's cache, large slabs cost fewer calls."""
     verify: bool = True
     """Check each chunk's CRC32C, where the directory has a manifest."""
     direct: bool = False
     """Read past the page cache (O_DIRECT): for a cold disk, or to leave other pages in memory."""
+    drop_behind: bool = False
+    """Tell the page cache to let the files' pages go once they are read: the pod's memory is not charged for them."""
     ring: bool | None = None
     """Through the ring; None: for devices only, as host tensors are read in place."""
 
@@ -70,36 +77,37 @@ def load_directory(path: Path, device: str, options: LoadOptions) -> Loaded:
     through_ring = options.ring if options.ring is not None else place.type != "cpu"
     weights = open_weights(path, direct=options.direct and through_ring)
     try:
-        _require_dtypes(weights)
+        require_dtypes(weights)
         planned = time.perf_counter()
-        arenas = _allocate(weights, place)
+        arenas = allocate([file.arena.size_bytes for file in weights.files], place)
         try:
             ring = _fill(weights, arenas, place, options, through_ring=through_ring)
         except BaseException:
-            _free(arenas)
+            free(arenas)
             raise
         tensors = _tensors(weights, arenas)
     finally:
         weights.close()
     ended = time.perf_counter()
     phases = {"plan_s": planned - started, "fetch_s": None, "verify_s": None, "h2d_s": ended - planned}
-    return Loaded(tensors, _report(path, weights, options, ring, phases, ended - started))
+    return Loaded(tensors, report(path, weights, options, ring, phases, ended - started))
 
 
-def _allocate(weights: Weights, place: torch.device) -> list[torch.Tensor]:
+def allocate(sizes: Sequence[int], place: torch.device) -> list[torch.Tensor]:
+    """One flat buffer a size on `place`, all or none. Raises `DeviceMemoryError`."""
     arenas: list[torch.Tensor] = []
     try:
-        for file in weights.files:
-            arenas.append(torch.empty(file.arena.size_bytes, dtype=torch.uint8, device=place))
+        for size in sizes:
+            arenas.append(torch.empty(size, dtype=torch.uint8, device=place))
     except RuntimeError as error:
-        _free(arenas)
+        free(arenas)
         raise DeviceMemoryError(
-            f"no room on {place} for {weights.size_bytes} bytes of weights ({str(error).splitlines()[0][:160]})"
+            f"no room on {place} for {sum(sizes)} bytes of weights ({str(error).splitlines()[0][:160]})"
         ) from error
     return arenas
 
 
-def _free(arenas: list[torch.Tensor]) -> None:
+def free(arenas: list[torch.Tensor]) -> None:
     """Give the memory back now, whoever still holds the tensors, as a traceback does."""
     for arena in arenas:
         arena.untyped_storage().resize_(0)
@@ -109,21 +117,43 @@ def _fill(
     weights: Weights, arenas: list[torch.Tensor], place: torch.device, options: LoadOptions, *, through_ring: bool
 ) -> Ring | None:
     stream = new_stream(place) if place.type == "cuda" else None
-    lanes = Lanes(weights, Target(arenas, stream), verify=options.verify, max_chunk_bytes=weights.chunk_bytes)
-    threads = max(1, min(options.threads, -(-weights.size_bytes // weights.chunk_bytes)))
+    lanes = Lanes(
+        weights,
+        Target(arenas, stream),
+        verify=options.verify,
+        max_chunk_bytes=weights.chunk_bytes,
+        drop_behind=options.drop_behind,
+    )
+    threads = max(1, min(options.threads or default_threads(), -(-weights.size_bytes // weights.chunk_bytes)))
     if not through_ring:
         lanes.run([Lanes.direct] * threads)
         return None
-    slab_bytes = 1 << (weights.chunk_bytes - 1).bit_length()
-    asked = (threads, options.depth, slab_bytes, place.type == "cuda")
-    ring = take_ring(threads, options.depth, slab_bytes, pinned=asked[3])
+    with borrowed_ring(threads, options.depth, slab_size(options, weights.chunk_bytes), place) as ring:
+        lanes.run([partial(Lanes.through, slabs=lane) for lane in ring.lanes])
+    return ring
+
+
+def slab_size(options: LoadOptions, chunk_bytes: int) -> int:
+    """Bytes of a slab: what is asked for, at most the power of two that holds a chunk."""
+    return min(options.slab_bytes, 1 << (chunk_bytes - 1).bit_length())
+
+
+@contextlib.contextmanager
+def borrowed_ring(threads: int, depth: int, slab_bytes: int, place: torch.device) -> Iterator[Ring]:
+    """A ring for one load to `place`, kept for the next; what the device still computes is waited for first."""
+    asked = (threads, depth, slab_bytes, place.type == "cuda")
+    ring = take_ring(threads, depth, slab_bytes, pinned=asked[3])
     try:
         if place.type == "cuda":
             torch.cuda.current_stream(place).synchronize()
-        lanes.run([partial(Lanes.through, slabs=lane) for lane in ring.lanes])
+        yield ring
     finally:
         keep_ring(ring, asked)
-    return ring
+
+
+def default_threads() -> int:
+    """Readers for this machine: enough to hide a disk's latency on few cores, no more than help on many."""
+    return max(8, min(16, os.cpu_count() or 8))
 
 
 def _tensors(weights: Weights, arenas: list[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -131,18 +161,19 @@ def _tensors(weights: Weights, arenas: list[torch.Tensor]) -> dict[str, torch.Te
     for file, arena in zip(weights.files, arenas, strict=True):
         for tensor, offset in zip(file.arena.header.tensors, file.arena.offsets, strict=True):
             flat = arena[offset : offset + tensor.size_bytes]
-            found[tensor.name] = flat.view(_dtype(file.name, tensor)).view(tensor.shape)
+            found[tensor.name] = flat.view(dtype_of(file.name, tensor)).view(tensor.shape)
     return found
 
 
-def _require_dtypes(weights: Weights) -> None:
+def require_dtypes(weights: Weights) -> None:
     """Every dtype is known to this torch, before memory is taken."""
     for file in weights.files:
         for tensor in file.arena.header.tensors:
-            _dtype(file.name, tensor)
+            dtype_of(file.name, tensor)
 
 
-def _dtype(file: str, tensor: Tensor) -> torch.dtype:
+def dtype_of(file: str, tensor: Tensor) -> torch.dtype:
+    """torch's dtype of a tensor. Raises `CorruptFileError` naming it when torch has none."""
     found = getattr(torch, NAMES.get(tensor.dtype, ""), None)
     if not isinstance(found, torch.dtype):
         raise CorruptFileError(
@@ -151,7 +182,7 @@ def _dtype(file: str, tensor: Tensor) -> torch.dtype:
     return found
 
 
-def _report(
+def report(
     path: Path,
     weights: Weights,
     options: LoadOptions,
@@ -159,6 +190,7 @@ def _report(
     phases: dict[str, float | None],
     seconds: float,
 ) -> dict[str, Any]:
+    """`tonnage.load/1`. `gbps` is in GB/s over all seconds."""
     return {
         "schema": "tonnage.load/1",
         "version": 1,

@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import threading
+from collections.abc import Callable
 
 import torch
 
@@ -12,6 +13,7 @@ log = logging.getLogger("tonnage.coldstart.loader")
 
 
 PAGE_BYTES = 4096
+new_event: Callable[[], torch.cuda.Event] = torch.cuda.Event
 
 
 class Slab:
@@ -25,6 +27,14 @@ class Slab:
             self.tensor = room.narrow(0, -room.data_ptr() % PAGE_BYTES, size_bytes)
         self.view = bytes_of(self.tensor)
         self.busy: torch.cuda.Event | None = None
+        self._event: torch.cuda.Event | None = None
+
+    def sent(self, stream: torch.cuda.Stream) -> None:
+        """The device takes what is in it, once `stream` comes to it."""
+        if self._event is None:
+            self._event = new_event()
+        self._event.record(stream)
+        self.busy = self._event
 
     def wait(self) -> None:
         """Until the device has taken what was in it."""
