@@ -220,3 +220,75 @@ def test_equal_seeds_make_equal_decisions() -> None:
 def test_an_unknown_plugin_is_named_with_the_known_ones() -> None:
     with pytest.raises(SchedulingError, match="no plugin named speed; known: healthy"):
         make_profile("p", ["healthy"], {"speed": 1}, "max_random_ties")
+
+
+def told(scheduler: Scheduler, *, complete: bool = True) -> list[bytes]:
+    """Endpoint 1 tells that it holds four blocks of 64 tokens; the others tell that they hold nothing."""
+    blocks = chain_of("engine-told-" * 8)[:4]
+    for candidate in scheduler.candidates:
+        candidate.kv_block_size, candidate.kv_complete = 64, complete
+    for block in blocks:
+        scheduler.exact.store(block, 1)
+    return blocks
+
+
+def test_what_an_engine_tells_decides_over_what_was_routed() -> None:
+    scheduler = fleet(3)
+    blocks = told(scheduler)
+    routed = chain_of("routed elsewhere" * 8)
+    scheduler.index.insert(routed, 2)
+    found = scheduler.choose(SchedulingRequest("m", 300), routed, 64, exact={64: blocks})
+    assert found is not None
+    assert (found[0].chosen.slot, found[0].matched_tokens) == (1, 256)
+
+
+def test_an_engine_whose_history_is_incomplete_is_credited_with_what_was_routed_too() -> None:
+    scheduler = fleet(3)
+    blocks = told(scheduler, complete=False)
+    routed = chain_of("routed elsewhere" * 8)
+    scheduler.index.insert(routed, 2)
+    found = scheduler.choose(SchedulingRequest("m", 2000), routed, 64, exact={64: blocks})
+    assert found is not None
+    assert found[0].chosen.slot == 2 and found[0].matched_tokens > 256
+
+
+def test_a_short_exact_match_is_told_but_pulls_nobody() -> None:
+    scheduler = fleet(4)
+    blocks = told(scheduler)[:1]
+    seen = Counter[int]()
+    for _ in range(60):
+        found = scheduler.choose(SchedulingRequest("m", 90), [], 64, exact={64: blocks})
+        assert found is not None
+        seen[found[0].chosen.slot] += 1
+        assert found[0].matched_tokens == (64 if found[0].chosen.slot == 1 else 0)
+        found[1].release()
+    assert len(seen) == 4
+
+
+def test_a_burst_of_equal_prompts_follows_the_first_before_its_engine_has_told() -> None:
+    scheduler = fleet(3)
+    for candidate in scheduler.candidates:
+        candidate.kv_block_size = 64
+    blocks = chain_of("burst" * 40)
+    first = scheduler.choose(SchedulingRequest("m", 640), [], 64, exact={64: blocks})
+    second = scheduler.choose(SchedulingRequest("m", 640), [], 64, exact={64: blocks})
+    assert first is not None and second is not None
+    assert second[0].chosen is first[0].chosen
+    assert second[0].matched_tokens == len(blocks) * 64
+    for _, reservation in (first, second):
+        reservation.release()
+    assert scheduler.exact.match(blocks) == []
+
+
+def test_a_reservation_that_outlives_its_endpoint_takes_nothing_from_the_next_in_its_slot() -> None:
+    scheduler = fleet(1)
+    old = next(iter(scheduler.candidates))
+    old.kv_block_size = 64
+    blocks = chain_of("slot" * 40)
+    first = scheduler.choose(SchedulingRequest("m", 640), [], 64, exact={64: blocks})
+    scheduler.remove(old)
+    scheduler.add(Candidate("new", old.slot, frozenset({"m"}), kv_block_size=64), 1 << 20)
+    second = scheduler.choose(SchedulingRequest("m", 640), [], 64, exact={64: blocks})
+    assert first is not None and second is not None
+    first[1].release()
+    assert scheduler.exact.match(blocks) != []

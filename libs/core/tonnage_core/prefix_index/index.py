@@ -6,7 +6,7 @@ as engines do (vLLM frees a request's blocks in reverse).
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 ENTRY_BYTES = 280
 """Memory of one block held by one slot: the 16-byte key object, a map entry with its mask, an LRU node (measured)."""
@@ -43,21 +43,7 @@ class PrefixIndex:
 
     def match(self, chain: Sequence[bytes]) -> list[tuple[int, int]]:
         """Pairs (blocks, mask), longest first: the slots of `mask` hold the first `blocks` blocks of `chain`."""
-        steps: list[tuple[int, int]] = []
-        get = self._masks.get
-        held, depth = -1, 0
-        for depth, block in enumerate(chain):
-            here = held & get(block, 0)
-            if here != held:
-                if depth:
-                    steps.append((depth, held & ~here))
-                held = here
-                if not here:
-                    break
-        if held > 0:
-            steps.append((depth + 1, held))
-        steps.reverse()
-        return steps
+        return match_masks(self._masks, chain)
 
     def insert(self, chain: Sequence[bytes], slot: int) -> None:
         """`slot` now holds `chain`, most recently used; the least recently used blocks beyond its bound are dropped."""
@@ -103,6 +89,25 @@ class PrefixIndex:
             self._masks[block] = mask
         else:
             del self._masks[block]
+
+
+def match_masks(masks: Mapping[bytes, int], chain: Sequence[bytes]) -> list[tuple[int, int]]:
+    """`PrefixIndex.match` over any map from block hash to a bit mask of slots."""
+    steps: list[tuple[int, int]] = []
+    get = masks.get
+    held, depth = -1, 0
+    for depth, block in enumerate(chain):
+        here = held & get(block, 0)
+        if here != held:
+            if depth:
+                steps.append((depth, held & ~here))
+            held = here
+            if not here:
+                break
+    if held > 0:
+        steps.append((depth + 1, held))
+    steps.reverse()
+    return steps
 
 
 def matched_blocks(steps: Sequence[tuple[int, int]], slot: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tonnage_core.prefix_index.exact_index import ExactIndex
 from tonnage_core.prefix_index.index import PrefixIndex, matched_blocks, slots_of
 from tonnage_core.scheduling.decide import schedule
 from tonnage_core.scheduling.profile import Profile
@@ -31,6 +32,9 @@ class Reservation:
     context_tokens: int
     decoding: bool = False
     released: bool = False
+    expected: Sequence[bytes] = ()
+    """Blocks of the exact index that this request is about to add."""
+    expects: "Scheduler | None" = None
 
     def first_token(self) -> None:
         """The prompt is computed: its load turns from prefill into resident context."""
@@ -46,6 +50,8 @@ class Reservation:
             return
         self.released = True
         candidate = self.candidate
+        if self.expects is not None:
+            self.expects.forget(candidate, self.expected)
         candidate.requests -= 1
         if self.decoding:
             candidate.decode_tokens -= self.context_tokens
@@ -59,6 +65,8 @@ class Scheduler:
     def __init__(self, profile: Profile, rng: "Random", index: PrefixIndex | None = None) -> None:
         self.profile = profile
         self.index = index or PrefixIndex()
+        self.exact = ExactIndex()
+        """What engines tell of their caches; candidates with a `kv_block_size` are matched by it."""
         self._rng = rng
         self._by_slot: dict[int, Candidate] = {}
         self._eligible: dict[str, list[Candidate]] = {}
@@ -73,13 +81,20 @@ class Scheduler:
         """Take `candidate` into the fleet, its prefix knowledge bounded to `index_bytes`."""
         self._by_slot[candidate.slot] = candidate
         self.index.add_slot(candidate.slot, index_bytes)
+        self.exact.add_slot(candidate.slot)
         self.changed()
 
     def remove(self, candidate: Candidate) -> None:
         """Drop `candidate` and what was known of its cache; running reservations stay valid."""
         self._by_slot.pop(candidate.slot, None)
         self.index.remove_slot(candidate.slot)
+        self.exact.remove_slot(candidate.slot)
         self.changed()
+
+    def forget(self, candidate: Candidate, chain: Sequence[bytes]) -> None:
+        """A request with these exact blocks ended; the slot may be another candidate's by now."""
+        if self._by_slot.get(candidate.slot) is candidate:
+            self.exact.forget(chain, candidate.slot)
 
     def changed(self) -> None:
         """A field that a static filter reads has changed on some candidate."""
@@ -101,25 +116,44 @@ class Scheduler:
         chain: Sequence[bytes],
         tokens_per_block: float,
         exclude: Collection[str] = (),
+        exact: Mapping[int, Sequence[bytes]] | None = None,
     ) -> tuple[Decision, Reservation] | None:
         """Decide, reserve on the chosen candidate and credit it with the prompt's blocks; None when nobody is eligible.
 
-        `chain` are the prompt's block hashes, each worth `tokens_per_block`; `exclude` are ids tried before.
+        `chain` are the prompt's block hashes, each worth `tokens_per_block`; `exclude` are ids tried before. `exact`
+        are chains over token ids by KV block size, for candidates whose engines tell what they cache.
         """
         candidates = self.eligible(request.model)
         if exclude:
             candidates = [c for c in candidates if c.id not in exclude]
         request.sequence = self._sequence[request.model] = self._sequence.get(request.model, -1) + 1
         steps = self.index.match(chain) if chain else []
+        told = {size: self.exact.match(blocks) for size, blocks in exact.items()} if exact else {}
         if len(candidates) > self.profile.shortlist and not self.profile.picker.whole_fleet:
-            candidates = self._shortlist(candidates, steps, exclude)
+            best = max(told.values(), key=lambda found: found[0][0] if found else 0) if told else None
+            candidates = self._shortlist(candidates, best or steps, exclude)
         request.matched = _matched_tokens(steps, candidates, tokens_per_block, request.prompt_tokens)
+        true = _with_told(request.matched, told, candidates) if told else request.matched
+        if told:
+            request.matched = {slot: count for slot, count in true.items() if count >= MIN_MATCH_TOKENS}
         decision = schedule(request, candidates, self.profile, self._rng, prefiltered=True)
         if decision is None:
             return None
+        decision.matched_tokens = true.get(decision.chosen.slot, 0)
         if chain:
             self.index.insert(chain, decision.chosen.slot)
-        return decision, self._reserve(request, decision)
+        reservation = self._reserve(request, decision)
+        if exact:
+            self._expect(reservation, exact)
+        return decision, reservation
+
+    def _expect(self, reservation: Reservation, exact: Mapping[int, Sequence[bytes]]) -> None:
+        """The chosen engine will hold the prompt's blocks for as long as the request runs."""
+        candidate = reservation.candidate
+        blocks = exact.get(candidate.kv_block_size or 0)
+        if blocks:
+            self.exact.expect(blocks, candidate.slot)
+            reservation.expected, reservation.expects = blocks, self
 
     def _reserve(self, request: SchedulingRequest, decision: Decision) -> Reservation:
         chosen = decision.chosen
@@ -152,3 +186,19 @@ def _matched_tokens(
         return {}
     tokens = {c.slot: int(matched_blocks(steps, c.slot) * tokens_per_block) for c in candidates}
     return {slot: min(prompt_tokens, count) for slot, count in tokens.items() if count >= MIN_MATCH_TOKENS}
+
+
+def _with_told(
+    matched: Mapping[int, int], told: Mapping[int, Sequence[tuple[int, int]]], candidates: Sequence[Candidate]
+) -> Mapping[int, int]:
+    """`matched`, with the engine's own word where there is one, however short the match."""
+    found = dict(matched)
+    for c in candidates:
+        steps = told.get(c.kv_block_size or 0)
+        if steps is None:
+            continue
+        tokens = matched_blocks(steps, c.slot) * (c.kv_block_size or 0)
+        if not c.kv_complete:
+            tokens = max(tokens, found.get(c.slot, 0))
+        found[c.slot] = tokens
+    return found

@@ -76,6 +76,10 @@ class Candidate:
     """Own count: uncached prompt tokens of requests without a first token."""
     decode_tokens: int = 0
     """Own count: context tokens of requests with a first token."""
+    kv_block_size: int | None = None
+    """Tokens of a KV block while its engine tells what it caches; None: what was routed to it is all that is known."""
+    kv_complete: bool = True
+    """What the engine tells covers all it caches; else what was routed counts too."""
 
     @property
     def load_tokens(self) -> float:
