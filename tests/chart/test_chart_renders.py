@@ -216,13 +216,13 @@ def test_folders_of_the_node_are_mounted_only_where_a_value_names_one() -> None:
     assert folders(both) == {"/a", "/c"}
 
 
-def test_only_the_agent_that_keeps_profiles_has_a_role_and_a_token() -> None:
-    for shape, having in (("default", []), ("minimal", []), ("full", ["agent"])):
+def test_only_the_agent_that_keeps_profiles_and_the_router_that_watches_have_a_role_and_a_token() -> None:
+    for shape, having in (("default", []), ("minimal", []), ("full", ["agent", "router"])):
         values = ci_values(shape)
         objects = render(values)
         assert len([o for o in objects if "Role" in o["kind"]]) == 2 * len(having)
         assert all(o["automountServiceAccountToken"] is False for o in objects if o["kind"] == "ServiceAccount")
-        assert [n for n, spec in pod_specs(objects).items() if spec["automountServiceAccountToken"]] == having
+        assert sorted(n for n, spec in pod_specs(objects).items() if spec["automountServiceAccountToken"]) == having
 
 
 def test_a_planner_policy_change_restarts_it_and_an_endpoint_change_does_not() -> None:

@@ -93,22 +93,25 @@ _BY_STATUS: Mapping[int, type[KubeError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A cluster-scoped custom resource."""
+    """A kind of object: cluster-scoped, or that of one namespace. The core group has the empty name."""
 
     group: str
     version: str
     plural: str
     kind: str
+    namespace: str = ""
 
     @property
     def api_version(self) -> str:
-        """`group/version`."""
-        return f"{self.group}/{self.version}"
+        """`group/version`; the core group's version alone."""
+        return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, name: str = "", subresource: str = "") -> str:
         """The API's path of the collection, an object or its subresource."""
-        parts = [part for part in (name, subresource) if part]
-        return "/".join([f"/apis/{self.group}/{self.version}/{self.plural}", *parts])
+        root = "apis" if self.group else "api"
+        scope = ["namespaces", self.namespace] if self.namespace else []
+        parts = [part for part in (self.plural, name, subresource) if part]
+        return "/".join([f"/{root}/{self.api_version}", *scope, *parts])
 
 
 def configuration(kubeconfig: str = "") -> Configuration:

@@ -58,6 +58,7 @@ def _endpoint(gateway: Gateway, endpoint: Endpoint) -> dict[str, Any]:
         "healthy": candidate.healthy,
         "problem": endpoint.probe_problem,
         "draining": candidate.draining,
+        "drained_by": sorted(endpoint.drained_by),
         "breaker": endpoint.breaker.name,
         "requests": candidate.requests,
         "prefill_tokens": candidate.prefill_tokens,

@@ -19,6 +19,7 @@ FIRST_PACE = 8000.0
 PACE_STEP = 0.1
 MIN_PACE_TOKENS = 1024
 """Shorter prompts show the step time, not the pace."""
+ADMIN = "admin"
 
 
 def address(spec: EndpointSpec) -> tuple[str, int]:
@@ -62,6 +63,8 @@ class Endpoint:
         """Prompt tokens computed a second, as streams show it."""
         self.started_at: float | None = None
         """The engine process's start time as it reports it; a change is a restart."""
+        self.drained_by: set[str] = set()
+        """Why it gets no new requests: an admin's wish, what discovery says of its pod."""
         self.candidate = Candidate(
             self.id,
             slot,
@@ -133,12 +136,17 @@ class Fleet:
             endpoint.candidate.models = names
             self.scheduler.changed()
 
-    def drain(self, endpoint: Endpoint) -> None:
-        """No new requests; running ones go on."""
-        endpoint.candidate.draining = True
-        self.scheduler.changed()
+    def drain(self, endpoint: Endpoint, cause: str = ADMIN) -> None:
+        """No new requests, for `cause`; running ones go on."""
+        self.set_drained(endpoint, cause, drained=True)
 
-    def undrain(self, endpoint: Endpoint) -> None:
-        """Take new requests again."""
-        endpoint.candidate.draining = False
-        self.scheduler.changed()
+    def undrain(self, endpoint: Endpoint, cause: str = ADMIN) -> None:
+        """Take new requests again, unless another cause stands."""
+        self.set_drained(endpoint, cause, drained=False)
+
+    def set_drained(self, endpoint: Endpoint, cause: str, *, drained: bool) -> None:
+        """Set or lift one cause to send the endpoint nothing new."""
+        (endpoint.drained_by.add if drained else endpoint.drained_by.discard)(cause)
+        if endpoint.candidate.draining != bool(endpoint.drained_by):
+            endpoint.candidate.draining = bool(endpoint.drained_by)
+            self.scheduler.changed()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvloop
 
-from tonnage_core.errors import TonnageError
+from tonnage_core.errors import BadInputError, TonnageError
 from tonnage_router.access_log import AccessLog
 from tonnage_router.adapters.endpoint_file import read_endpoints
 from tonnage_router.gateway import Gateway
@@ -62,7 +62,10 @@ def serve_one(settings: RouterSettings) -> int:
         return _complain(error)
     gc.freeze()  # modules and settings live as long as the process: collections skip them
     gc.set_threshold(10_000, 20, 50)  # a request leaves no cycles behind; fewer collections, shorter pauses
-    uvloop.run(run(gateway, registry, data, admin))
+    try:
+        uvloop.run(run(gateway, registry, data, admin))
+    except BadInputError as error:
+        return _complain(error)
     return 0
 
 

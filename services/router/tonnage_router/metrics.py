@@ -62,6 +62,7 @@ class RouterMetrics(Collector):
         self.refused: dict[int, int] = {}
         self.adapter_loads: dict[str, int] = {}
         self.endpoint_failures: dict[tuple[str, str], int] = {}
+        self.discovery_calls: dict[tuple[str, str, str], int] = {}
         self.tenant_requests: dict[tuple[str], int] = {}
         self.tenant_tokens: dict[tuple[str], int] = {}
         self.tenant_refusals: dict[tuple[str, str], int] = {}
@@ -133,6 +134,12 @@ def _counters(m: RouterMetrics) -> Iterable[Metric]:
     yield _counter("tenant_requests", "Requests admitted, by tenant", ["tenant"], m.tenant_requests.items())
     yield _counter("tenant_tokens", "Tokens charged, by tenant", ["tenant"], m.tenant_tokens.items())
     yield _counter("tenant_refused_requests", "Requests over a limit", ["tenant", "limit"], m.tenant_refusals.items())
+    yield _counter(
+        "discovery_calls",
+        "Lists and broken watches of a cluster",
+        ["resource", "call", "outcome"],
+        list(m.discovery_calls.items()),
+    )
     predicted = ((("prompt",), float(m.predicted_prompt_tokens)), (("hit",), float(m.predicted_hit_tokens)))
     yield _counter("predicted_tokens", "Prompt tokens estimated, and expected in a cache", ["kind"], predicted)
 

@@ -5,9 +5,11 @@ import signal
 import socket
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from tonnage_core.errors import BadInputError
 from tonnage_router.adapters.endpoint_file import read_endpoints
 from tonnage_router.adapters.file_watch import FileWatch
 from tonnage_router.adapters.tenant_file import read_tenants
@@ -20,6 +22,9 @@ from tonnage_router.sweeper import Sweeper
 from tonnage_router.wire.client import ClientConnection
 from tonnage_runtime.http_app import serve
 
+if TYPE_CHECKING:
+    from tonnage_router.adapters.kube_discovery import KubeDiscovery
+
 
 class RouterService:
     """The data port and its background work. `start` before `stop`; both once."""
@@ -31,6 +36,18 @@ class RouterService:
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
         self._owned: set[str] = set()
+        self._cluster = self._watched_cluster()
+
+    def _watched_cluster(self) -> "KubeDiscovery | None":
+        if self.gateway.settings.discovery != "kubernetes":
+            return None
+        try:
+            from tonnage_router.adapters.kube_discovery import KubeDiscovery
+        except ImportError as error:
+            raise BadInputError(
+                "discovery from kubernetes needs the kube extra: pip install 'tonnage[kube]'"
+            ) from error
+        return KubeDiscovery(self.gateway, self.prober.follow)
 
     async def start(self, sock: socket.socket) -> None:
         """Listen on `sock` and begin probing."""
@@ -39,6 +56,8 @@ class RouterService:
         self.prober.follow()
         self._tasks.append(loop.create_task(self._sweeper.run()))
         self._tasks += [loop.create_task(watch.run()) for watch in self._watches()]
+        if self._cluster is not None:
+            self._cluster.start()
 
     def _watches(self) -> list[FileWatch]:
         settings = self.gateway.settings
@@ -77,6 +96,8 @@ class RouterService:
         """Cut what is left and stop background work."""
         if self._server is not None:
             self._server.close()
+        if self._cluster is not None:
+            await self._cluster.stop()
         await self.prober.stop()
         for task in self._tasks:
             task.cancel()

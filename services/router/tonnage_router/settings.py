@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tonnage_runtime.settings import Settings
 
@@ -32,6 +32,8 @@ class EndpointSpec(Settings):
     """LoRA adapters it holds at once; None is unknown."""
     api_key: str | None = None
     """Bearer token sent to the engine when tenants are configured."""
+    uid: str | None = None
+    """Who answers at the address, as discovery knows it (a pod's uid): another uid is another engine."""
 
 
 class AdapterSpec(Settings):
@@ -67,6 +69,20 @@ class RouterSettings(Settings):
     endpoints: list[EndpointSpec] = Field(default_factory=list)
     endpoints_file: Path | None = None
     """YAML of endpoints, read again when it changes."""
+    discovery: Literal["static", "file", "kubernetes"] = "static"
+    """Where endpoints come from beside `endpoints`: `file` needs `endpoints_file`, `kubernetes` watches a cluster."""
+    kubernetes_namespace: str = ""
+    """Namespace whose engines are watched."""
+    kubernetes_selector: str = "tonnage.dev/model"
+    """Label selector of engine pods."""
+    kubernetes_service: str = ""
+    """A Service whose EndpointSlices say which pods are ready and on which port; empty takes the pods alone."""
+    kubernetes_port: str = "http"
+    """Name or number of the engines' port."""
+    kubernetes_relist_s: float = Field(default=300.0, ge=1)
+    """Longest time between two full lists."""
+    kubeconfig: str = ""
+    """A kubeconfig, `~` for the user's own; empty is the pod's service account."""
     gpu_profiles_dir: Path | None = None
     """Directory of GpuProfile documents; an endpoint's `gpu_profile` names one, and gives its relative speed."""
     policy: str = "prefix"
@@ -129,3 +145,11 @@ class RouterSettings(Settings):
     access_log: Literal["off", "errors", "all"] = "errors"
     decisions_kept: int = Field(default=1000, ge=0)
     """Decisions that `/admin/decisions` can show."""
+
+    @model_validator(mode="after")
+    def _discovery_is_told_where(self) -> "RouterSettings":
+        if self.discovery == "file" and self.endpoints_file is None:
+            raise ValueError("discovery from a file needs endpoints_file")
+        if self.discovery == "kubernetes" and not self.kubernetes_namespace:
+            raise ValueError("discovery from kubernetes needs kubernetes_namespace")
+        return self

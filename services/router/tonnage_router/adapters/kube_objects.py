@@ -1,0 +1,197 @@
+"""Engine endpoints as a cluster's objects describe them: pods, and EndpointSlices joined with their pods.
+
+Pure: objects of the API in, endpoints out. A pod's uid is the engine's identity: a new pod at an old address, or under
+an old name, is another engine. What cannot be read is left unknown, or leaves the pod out, and is said either way.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from tonnage_router.settings import EndpointSpec
+
+PREFIX = "tonnage.dev/"
+TERMINATING, NOT_READY = "terminating", "not_ready"
+FIELDS: Mapping[str, str] = {
+    "model": "model",
+    "served-model": "served_model",
+    "role": "role",
+    "length-class": "length_class",
+    "gpu-profile": "gpu_profile",
+    "gpu-speed": "gpu_speed",
+    "cost": "cost",
+    "adapter-slots": "adapter_slots",
+}
+"""Names of labels and annotations under `tonnage.dev/`, and the endpoint fields they give. An annotation wins: it may
+hold what a label may not, such as the slash of a model name."""
+DECIDING = frozenset({"url", "role", "model", "served_model"})
+"""Fields without which an endpoint would get the wrong requests; others are left unknown when they cannot be read."""
+SERVICE_LABEL = "kubernetes.io/service-name"
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An endpoint, and why it gets no new requests now: `terminating`, `not_ready`, both or neither."""
+
+    spec: EndpointSpec
+    causes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """What could not be taken of an object, and why."""
+
+    name: str
+    why: str
+
+
+Row = Found | Unreadable
+
+
+def of_pods(pods: Iterable[Object], port: str) -> list[Row]:
+    """An endpoint for each running pod with an address. `port` is a container port's name, or a number."""
+    live = [pod for pod in pods if _address(pod) and _phase(pod) not in ("Succeeded", "Failed")]
+    rows = [row for pod in sorted(live, key=_precedence) for row in _of_pod(pod, port)]
+    # Of a pod that is going and a new one that has its address already, the new one.
+    by_url = {row.spec.url: row for row in rows if isinstance(row, Found)}
+    return [row for row in rows if not isinstance(row, Found) or by_url[row.spec.url] is row]
+
+
+def of_slices(slices: Iterable[Object], pods: Mapping[str, Object], port: str) -> list[Row]:
+    """An endpoint for each address of the slices, labelled by its pod in `pods` (by name) where that is known, else by
+    the slice. An address in two slices counts once, as does a pod in those of both address families.
+    """
+    rows: dict[str, Row] = {}
+    for piece in sorted(slices, key=lambda item: (str(item.get("addressType")), _meta(item).get("name") or "")):
+        number = _slice_port(piece, port)
+        for endpoint in piece.get("endpoints") or []:
+            for row in _of_slice_endpoint(piece, endpoint, pods, number):
+                name = row.spec.id if isinstance(row, Found) else row.name
+                rows.setdefault(name or "", row)
+    return list(rows.values())
+
+
+# --- pods -------------------------------------------------------------------------------------------------------------
+
+
+def _of_pod(pod: Object, port: str) -> Iterator[Row]:
+    name = str(_meta(pod).get("name"))
+    number = _pod_port(pod, _marks(pod).get("port", port))
+    if number is None:
+        yield Unreadable(name, f"no container port is named {port!r}: name it, or set {PREFIX}port")
+        return
+    causes = {TERMINATING} if _meta(pod).get("deletionTimestamp") else set()
+    if not _ready(pod):
+        causes.add(NOT_READY)
+    yield from _rows(name, _url(_address(pod), number), _meta(pod).get("uid"), _marks(pod), causes)
+
+
+def _rows(name: str, url: str, uid: Any, marks: Mapping[str, str], causes: Iterable[str]) -> Iterator[Row]:
+    """The endpoint, and a row for each field that could not be read."""
+    values: dict[str, Any] = {FIELDS[key]: value for key, value in marks.items() if key in FIELDS}
+    values |= {"id": name, "url": url, "uid": str(uid) if uid else None}
+    while True:
+        try:
+            spec = EndpointSpec.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = str(first["loc"][0])
+            yield Unreadable(name, f"{PREFIX}{field.replace('_', '-')}: {first['msg']}")
+            if field in DECIDING or field not in values:
+                return
+            del values[field]
+        else:
+            yield Found(spec, frozenset(causes))
+            return
+
+
+def _precedence(pod: Object) -> tuple[bool, str, str]:
+    meta = _meta(pod)
+    return not meta.get("deletionTimestamp"), str(meta.get("creationTimestamp") or ""), str(meta.get("uid") or "")
+
+
+def _pod_port(pod: Object, wanted: str) -> int | None:
+    if wanted.isdecimal():
+        return int(wanted)
+    containers = (pod.get("spec") or {}).get("containers") or []
+    ports = [port for container in containers for port in container.get("ports") or []]
+    named = [port for port in ports if port.get("name") == wanted]
+    chosen = named or (ports if len(ports) == 1 else [])
+    number = chosen[0].get("containerPort") if chosen else None
+    return number if isinstance(number, int) else None
+
+
+def _ready(pod: Object) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+
+
+def _address(pod: Object) -> str:
+    return str((pod.get("status") or {}).get("podIP") or "")
+
+
+def _phase(pod: Object) -> str:
+    return str((pod.get("status") or {}).get("phase") or "")
+
+
+# --- slices -----------------------------------------------------------------------------------------------------------
+
+
+def _of_slice_endpoint(
+    piece: Object, endpoint: Object, pods: Mapping[str, Object], number: int | None
+) -> Iterator[Row]:
+    target = endpoint.get("targetRef") or {}
+    name = str(target.get("name") or "")
+    pod = pods.get(name)
+    if pod is not None and target.get("uid") not in (None, _meta(pod).get("uid")):
+        pod = None  # the name's earlier or later holder
+    marks = _marks(pod) if pod is not None else _marks(piece)
+    addresses = endpoint.get("addresses") or []
+    own = marks.get("port", "")
+    number = int(own) if own.isdecimal() else number
+    if not addresses or number is None or piece.get("addressType") == "FQDN":
+        shown = name or str(_meta(piece).get("name"))
+        yield Unreadable(shown, "the EndpointSlice gives no IP address, or no port of the name that is asked for")
+        return
+    url = _url(str(addresses[0]), number)
+    yield from _rows(name or url.removeprefix("http://"), url, target.get("uid"), marks, _slice_causes(endpoint, pod))
+
+
+def _slice_causes(endpoint: Object, pod: Object | None) -> set[str]:
+    """Conditions of an endpoint; by the API's rule an unknown `ready` counts as ready."""
+    conditions = endpoint.get("conditions") or {}
+    causes = set()
+    if conditions.get("terminating") or (pod is not None and _meta(pod).get("deletionTimestamp")):
+        causes.add(TERMINATING)
+    if conditions.get("ready") is False:
+        causes.add(NOT_READY)
+    return causes
+
+
+def _slice_port(piece: Object, wanted: str) -> int | None:
+    ports = piece.get("ports") or []
+    found = [p for p in ports if p.get("name") == wanted or str(p.get("port")) == wanted]
+    chosen = found or (ports if len(ports) == 1 else [])
+    number = chosen[0].get("port") if chosen else None
+    return number if isinstance(number, int) else None
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+def _meta(item: Object) -> Mapping[str, Any]:
+    return item.get("metadata") or {}
+
+
+def _marks(item: Object) -> dict[str, str]:
+    """`tonnage.dev/` labels and annotations by their bare name."""
+    meta = _meta(item)
+    both = {**(meta.get("labels") or {}), **(meta.get("annotations") or {})}
+    return {key.removeprefix(PREFIX): str(value) for key, value in both.items() if key.startswith(PREFIX)}
+
+
+def _url(address: str, port: int) -> str:
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"

@@ -1,0 +1,70 @@
+"""The router in the chart: what it may read of a cluster, only when it is asked to watch one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helm_python.chart import Chart
+from yaml import safe_load_all
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy" / "helm" / "tonnage"
+Object = dict[str, Any]
+
+
+def render(values: Object) -> dict[str, Object]:
+    with Chart.load(CHART) as chart:
+        manifests = chart.render(values, name="demo", namespace="fleet")
+    documents = [d for path, text in manifests.items() if path.endswith(".yaml") for d in safe_load_all(text) if d]
+    return {f"{d['kind']} {d['metadata']['name'].rpartition('-')[2]}": d for d in documents}
+
+
+def watching(**fields: Any) -> Object:
+    return {"router": {"discovery": {"kubernetes": {"enabled": True, **fields}}}}
+
+
+def environ(objects: dict[str, Object]) -> dict[str, str]:
+    pod = objects["Deployment router"]["spec"]["template"]["spec"]
+    return {e["name"]: e["value"] for e in pod["containers"][0]["env"]}
+
+
+def test_by_default_the_router_has_no_token_and_no_role() -> None:
+    objects = render({})
+    assert not any("Role" in name for name in objects)
+    assert objects["Deployment router"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    assert "TONNAGE_ROUTER_DISCOVERY" not in environ(objects)
+
+
+def test_a_watching_router_may_list_and_watch_pods_of_the_engines_namespace_and_nothing_else() -> None:
+    objects = render(watching(namespace="serving"))
+    assert objects["Role router"]["metadata"]["namespace"] == "serving"
+    assert objects["Role router"]["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
+    binding = objects["RoleBinding router"]
+    assert binding["metadata"]["namespace"] == "serving"
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "demo-tonnage-router", "namespace": "fleet"}]
+    assert objects["Deployment router"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is True
+    assert environ(objects)["TONNAGE_ROUTER_KUBERNETES_NAMESPACE"] == "serving"
+
+
+def test_slices_are_readable_only_where_a_service_is_named() -> None:
+    objects = render(watching(service="engines", port=8000))
+    assert [rule["resources"] for rule in objects["Role router"]["rules"]] == [["pods"], ["endpointslices"]]
+    assert objects["Role router"]["metadata"]["namespace"] == "fleet"
+    settings = environ(objects)
+    assert (settings["TONNAGE_ROUTER_KUBERNETES_SERVICE"], settings["TONNAGE_ROUTER_KUBERNETES_PORT"]) == (
+        "engines",
+        "8000",
+    )
+
+
+def test_the_chart_sets_only_what_the_router_takes() -> None:
+    from tonnage_router.main import settings_from
+
+    objects = render(watching(service="engines"))
+    env = {name: value for name, value in environ(objects).items() if not name.endswith("ENDPOINTS_FILE")}
+    assert settings_from(env).kubernetes_namespace == "fleet"
+
+
+def test_discovery_is_no_further_setting() -> None:
+    with pytest.raises(Exception, match=r"router\.settings\.discovery is written by the chart"):
+        render({"router": {"settings": {"discovery": "kubernetes"}}})
