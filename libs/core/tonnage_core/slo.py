@@ -20,15 +20,26 @@ CLASSES = ("short", "medium", "long")
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Limits a request meets or not, in engine ms; `percentile` is the share of requests, in %, that should."""
+    """Limits a request meets or not, in engine ms; `percentile` is the share of requests, in %, that should.
+
+    `ttft_ms_per_prompt_token` widens the TTFT limit with the prompt: a long one takes longer to compute on any engine.
+    """
 
     ttft_ms: float = 2000.0
     tpot_ms: float = 50.0
     percentile: float = 99.0
+    ttft_ms_per_prompt_token: float = 0.0
+
+    def ttft_limit_ms(self, prompt_tokens: int) -> float:
+        """The TTFT limit of a prompt of this many tokens."""
+        return self.ttft_ms + self.ttft_ms_per_prompt_token * prompt_tokens
 
     def document(self) -> dict[str, float]:
         """The report's `slo`."""
-        return {"ttft_ms": self.ttft_ms, "tpot_ms": self.tpot_ms, "percentile": self.percentile}
+        limits = {"ttft_ms": self.ttft_ms, "tpot_ms": self.tpot_ms, "percentile": self.percentile}
+        if self.ttft_ms_per_prompt_token:
+            limits["ttft_ms_per_prompt_token"] = self.ttft_ms_per_prompt_token
+        return limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +97,8 @@ class RequestRecord:
 
     def meets(self, slo: Slo, time_scale: float = 1.0) -> bool:
         """It ended well, with TTFT within the limit and TPOT, where it has one, as well."""
-        if not self.ok or self.ttft_s is None or self.ttft_s * time_scale * 1e3 > slo.ttft_ms:
+        limit = slo.ttft_limit_ms(self.prompt_tokens)
+        if not self.ok or self.ttft_s is None or self.ttft_s * time_scale * 1e3 > limit:
             return False
         return self.tpot_s is None or self.tpot_s * time_scale * 1e3 <= slo.tpot_ms
 

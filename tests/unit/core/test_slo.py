@@ -54,6 +54,15 @@ def test_classes_split_at_one_and_eight_thousand_tokens(tokens: int, name: str) 
     assert record(prompt_tokens=tokens).length_class == name
 
 
+def test_a_limit_may_grow_with_the_prompt() -> None:
+    grown = Slo(ttft_ms=400, tpot_ms=600, ttft_ms_per_prompt_token=0.125)
+    assert grown.ttft_limit_ms(1000) == 525.0
+    assert record().meets(grown)
+    assert not record(prompt_tokens=799).meets(grown)
+    assert grown.document()["ttft_ms_per_prompt_token"] == 0.125
+    assert "ttft_ms_per_prompt_token" not in Slo().document()
+
+
 def test_engine_time_is_wall_time_times_the_scale() -> None:
     document = summarise([record()], Slo(), time_scale=10.0, duration_s=4.0)
     assert document["ttft_ms"]["p50"] == pytest.approx(5000.0)
