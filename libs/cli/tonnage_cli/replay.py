@@ -12,7 +12,8 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tonnage_cli.output import json_option, print_json, print_table
+from tonnage_cli.finite import FiniteRange
+from tonnage_cli.output import check_writable, json_option, print_json, print_table
 from tonnage_core.errors import BadInputError
 from tonnage_core.slo import Slo
 from tonnage_core.traces import Trace
@@ -28,14 +29,14 @@ from tonnage_loadgen.trace_file import read_trace
 @click.option("--model", help="Model to ask for; by default the first of /v1/models.")
 @click.option(
     "--speed",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=1.0,
     show_default=True,
     help="Arrivals come this much faster than in the trace.",
 )
 @click.option(
     "--time-scale",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=1.0,
     show_default=True,
     help="Wall time is multiplied by this in the report; give a simulated engine's own --time-scale.",
@@ -53,11 +54,11 @@ from tonnage_loadgen.trace_file import read_trace
     show_default=True,
     help="tokens: prompts as token ids, exactly as long as the trace says on any tokenizer.",
 )
-@click.option("--slo-ttft-ms", type=click.FloatRange(0, min_open=True), default=2000.0, show_default=True)
-@click.option("--slo-tpot-ms", type=click.FloatRange(0, min_open=True), default=50.0, show_default=True)
+@click.option("--slo-ttft-ms", type=FiniteRange(0, min_open=True), default=2000.0, show_default=True)
+@click.option("--slo-tpot-ms", type=FiniteRange(0, min_open=True), default=50.0, show_default=True)
 @click.option(
     "--slo-percentile",
-    type=click.FloatRange(0, 100),
+    type=FiniteRange(0, 100),
     default=99.0,
     show_default=True,
     help="Share of requests, in %, that should meet the SLO.",
@@ -71,7 +72,7 @@ from tonnage_loadgen.trace_file import read_trace
 )
 @click.option(
     "--timeout-s",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=600.0,
     show_default=True,
     help="Wall seconds a request may take.",
@@ -93,13 +94,15 @@ def command(trace: Path, *, strict: bool, out: Path | None, as_json: bool, **giv
     when this generator and not the server was the bottleneck.
     """
     read = read_trace(trace, strict=strict)
-    document = uvloop.run(_run(trace, read, given, quiet=as_json))
     if out is not None:
-        _write(document, out)
+        check_writable(out, "--out")
+    document = uvloop.run(_run(trace, read, given, quiet=as_json))
     if as_json:
         print_json(document)
     else:
         _show(document)
+    if out is not None:  # last: the run is not lost when the file is
+        _write(document, out)
     return _exit_code(document)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tonnage_cli.finite import FiniteRange
 from tonnage_cli.output import json_option, print_json, print_table
 from tonnage_core.engine.defaults import GPU_MEMORY_UTILIZATION, engine_config_for
 from tonnage_core.engine.fleet import Fleet, FleetConfig, FleetResult
@@ -22,7 +23,7 @@ from tonnage_loadgen.report import document_of
 from tonnage_loadgen.trace_file import read_trace
 from tonnage_runtime.catalogue import load_gpu, load_model
 
-_POSITIVE = click.FloatRange(0, min_open=True)
+_POSITIVE = FiniteRange(0, min_open=True)
 
 
 @click.command()
@@ -41,7 +42,7 @@ _POSITIVE = click.FloatRange(0, min_open=True)
 @click.option("--kv-dtype", default="auto", show_default=True)
 @click.option(
     "--gpu-memory-utilization",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=FiniteRange(0, 1, min_open=True),
     default=GPU_MEMORY_UTILIZATION,
     show_default=True,
 )
@@ -51,10 +52,10 @@ _POSITIVE = click.FloatRange(0, min_open=True)
 @click.option("--batching", type=click.Choice(["continuous", "static"]), default="continuous", show_default=True)
 @click.option("--preemption", type=click.Choice(["recompute", "swap"]), default="recompute", show_default=True)
 @click.option("--no-prefix-caching", is_flag=True, help="Engines without a prefix cache.")
-@click.option("--step-jitter", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True)
+@click.option("--step-jitter", type=FiniteRange(0, 1, max_open=True), default=0.0, show_default=True)
 @click.option("--slo-ttft-ms", type=_POSITIVE, default=2000.0, show_default=True)
 @click.option("--slo-tpot-ms", type=_POSITIVE, default=50.0, show_default=True)
-@click.option("--slo-percentile", type=click.FloatRange(0, 100), default=99.0, show_default=True)
+@click.option("--slo-percentile", type=FiniteRange(0, 100), default=99.0, show_default=True)
 @click.option("--strict", is_flag=True, help="Stop at the first bad line of the trace.")
 @json_option
 def command(trace: Path, *, as_json: bool, **given: Any) -> int:

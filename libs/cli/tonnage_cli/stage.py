@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.progress import Progress as Bar
 
+from tonnage_cli.finite import FiniteRange
 from tonnage_cli.output import json_option, print_json, print_table
 from tonnage_coldstart.cache.store import KEEP_FREE_BYTES, NodeCache
 from tonnage_coldstart.documents import stage_report
@@ -31,13 +32,13 @@ REFRESH_S = 0.1
 @click.command()
 @click.argument("uri")
 @click.option("--cache", type=click.Path(path_type=Path, file_okay=False), required=True, help="The node cache.")
-@click.option("--quota-gib", type=click.FloatRange(0, min_open=True), help="Most GiB the cache may hold.")
+@click.option("--quota-gib", type=FiniteRange(0, min_open=True), help="Most GiB the cache may hold.")
 @click.option(
     "--connections", type=click.IntRange(1, 256), default=8, show_default=True, help="Ranges in flight at once."
 )
 @click.option(
     "--timeout-s",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=30.0,
     show_default=True,
     help="Of one connect, and of one wait for bytes.",

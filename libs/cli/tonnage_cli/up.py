@@ -8,13 +8,15 @@ import orjson
 import uvloop
 from rich.console import Console
 
+from tonnage_cli.finite import FiniteRange
 from tonnage_cli.fleet.layout import FleetOptions
 from tonnage_cli.fleet.outcome import exit_code, html_path, up_document, write_atomically
 from tonnage_cli.fleet.presentation import print_comparison, print_urls, progress_bars
 from tonnage_cli.fleet.session import Session, Workload, running
-from tonnage_cli.output import json_option, print_json
+from tonnage_cli.output import check_writable, json_option, print_json
 from tonnage_core.slo import Slo
 from tonnage_loadgen import html
+from tonnage_loadgen.target import parse_target
 from tonnage_loadgen.trace_file import read_trace
 from tonnage_runtime.catalogue import load_gpu, load_model
 
@@ -33,14 +35,14 @@ POLICIES = ("prefix", "round_robin", "least_load", "power_of_two", "session", "c
 @click.option("--prompt-format", type=click.Choice(("text", "tokens")), default="text", show_default=True)
 @click.option(
     "--speed",
-    type=click.FloatRange(0, 1000, min_open=True),
+    type=FiniteRange(0, 1000, min_open=True),
     default=1.0,
     show_default=True,
     help="Arrivals and the simulators' clock run this much faster than the wall clock.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--slo-ttft-ms", type=click.FloatRange(0, min_open=True), default=2000.0, show_default=True)
-@click.option("--slo-tpot-ms", type=click.FloatRange(0, min_open=True), default=50.0, show_default=True)
+@click.option("--slo-ttft-ms", type=FiniteRange(0, min_open=True), default=2000.0, show_default=True)
+@click.option("--slo-tpot-ms", type=FiniteRange(0, min_open=True), default=50.0, show_default=True)
 @click.option("--port-base", type=click.IntRange(0, 65400), default=8080, show_default=True, help="0: free ports.")
 @click.option("--urls-file", type=click.Path(path_type=Path, dir_okay=False), help="Write the URLs here when ready.")
 @click.option(
@@ -70,11 +72,21 @@ def command(
     """Run the local fleet: engines, router, planner, GPU agent, cold start; replay a trace, report, stay up."""
     if once and trace is None:
         raise click.UsageError("--once replays a trace and ends: name one with --replay")
-    if not fleet["engine_urls"]:  # known before ten processes start
-        load_model(fleet["model"])
-        load_gpu(fleet["gpu"])
+    _check(urls_file, **fleet)
     workload = _workload(trace, limit, max_input, prompt_format, Slo(slo_ttft_ms, slo_tpot_ms)) if trace else None
     return uvloop.run(_up(FleetOptions(**fleet), workload, urls_file=urls_file, once=once, as_json=as_json))
+
+
+def _check(urls_file: Path | None, **fleet: Any) -> None:
+    """Refuse what cannot work before ten processes start."""
+    for url in fleet["engine_urls"]:
+        parse_target(url)
+    if not fleet["engine_urls"]:
+        load_model(fleet["model"])
+        load_gpu(fleet["gpu"])
+    check_writable(fleet["state_dir"] / "logs" / "fleet", "--state-dir")
+    if urls_file is not None:
+        check_writable(urls_file, "--urls-file")
 
 
 def _workload(path: Path, limit: int | None, max_input: int | None, prompt_format: str, slo: Slo) -> Workload:

@@ -189,8 +189,9 @@ class Gateway:
     def _reply(self, client: "ClientConnection", incoming: Incoming, status: int, body: bytes) -> None:
         self.unbuffer(len(incoming.body))
         keep = incoming.keep_alive and not self.draining and not client.closing
-        extra = b"allow: GET, POST\r\n" if status == 405 else b""
-        client.transport.write(answer(status, body, close=not keep, extra=extra))
+        allowed = b"allow: GET\r\n" if incoming.path == MODELS else b"allow: POST\r\n"
+        extra = allowed if status == 405 else b""
+        client.transport.write(answer(status, body, close=not keep, extra=extra, bodiless=incoming.method == b"HEAD"))
         client.next_request(keep)
 
     def unbuffer(self, size: int) -> None:

@@ -85,6 +85,46 @@ async def test_a_wrong_method_is_405(engines: Any, route: Any) -> None:
     assert (await router.post(b"{}", b"/v1/models")).status == 405
 
 
+async def test_an_answer_to_head_has_no_body_and_the_connection_lives_on(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine])
+    client = await router.client()
+    client.writer.write(b"HEAD /v1/models HTTP/1.1\r\nHost: r\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: r\r\n\r\n")
+    head = await client.reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 405 ")
+    assert b"\r\nallow: GET\r\n" in head
+    assert (await client.read()).status == 200
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        START + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}",
+        b"CONNECT engine:443 HTTP/1.1\r\nHost: r\r\n\r\n",
+    ],
+)
+async def test_an_upgrade_is_answered_once(start: bytes, engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine])
+    client = await router.client()
+    client.writer.write(start)
+    answer = await client.read()
+    assert answer.status == 400
+    assert "upgrades are not supported" in orjson.loads(answer.body)["error"]["message"]
+    assert await client.reader.read() == b""
+    assert engine.calls == []
+
+
+async def test_a_model_that_is_no_unicode_is_404(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine])
+    client = await router.client()
+    answer = await client.post(b'{"model":"\\ud800"}')
+    assert answer.status == 404
+    assert orjson.loads(answer.body)["error"]["code"] == "model_not_found"
+    assert (await client.post(b'{"model":"m"}')).status == 200
+
+
 BAD_BODIES = {
     "malformed": b'{"model":',
     "empty": b"",

@@ -85,3 +85,16 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [("--rate-scale", "nan", "not a finite number"), ("--num-blocks", "100000000000", "num_blocks is 100000000000")],
+)
+def test_a_number_no_engine_can_have_is_one_line(
+    trace: Path, option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["simulate", str(trace), option, value]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1

@@ -109,3 +109,30 @@ def test_options_out_of_range_and_headers_that_would_split_are_bad_input(
 ) -> None:
     for wrong in (["--speed", "0"], ["--limit", "0"], ["--max-input", "x"], ["--api-key", "a\r\nb: c"]):
         fails_with([MOONCAKE, "--url", url, *wrong], capsys)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf"])
+@pytest.mark.parametrize("option", ["--speed", "--time-scale", "--slo-ttft-ms", "--slo-tpot-ms", "--timeout-s"])
+def test_a_number_that_is_not_finite_is_one_line_and_exit_2(
+    option: str, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["replay", MOONCAKE, "--url", "http://127.0.0.1:1", option, number]) == 2
+    error = capsys.readouterr().err
+    assert option in error
+    assert "finite" in error
+    assert error.count("\n") == 1
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "report.html"
+    assert run(["replay", MOONCAKE, "--url", "http://127.0.0.1:1", "--out", str(out)]) == 2
+    assert f"--out {out}: " in capsys.readouterr().err
+
+
+def test_the_directory_of_a_report_is_made(url: str, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "report.json"
+    run(["replay", MOONCAKE, "--url", url, "--limit", "2", "--speed", "1000", "--out", str(out), "--json"])
+    assert out.exists()

@@ -22,6 +22,9 @@ _AT_LEAST = {
     "adapter_fetch_s": 0,
 }
 
+_MOST_BLOCKS = 1 << 26
+"""Far beyond any GPU's; the pool keeps a few words of memory for each block."""
+
 
 def check_config(config: EngineConfig) -> None:
     """Raise BadEngineConfigError for the first thing that cannot work."""
@@ -29,6 +32,8 @@ def check_config(config: EngineConfig) -> None:
         value = getattr(config, name)
         if not value >= least:
             raise BadEngineConfigError(f"{name} is {value}; it must be at least {least}")
+    if config.num_blocks > _MOST_BLOCKS:
+        raise BadEngineConfigError(f"num_blocks is {config.num_blocks}; it must be at most {_MOST_BLOCKS:,}")
     for name, allowed in _CHOICES.items():
         value = getattr(config, name)
         if value not in allowed:

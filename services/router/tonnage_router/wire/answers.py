@@ -21,11 +21,21 @@ _TYPES = {
 def error_object(status: int, message: str, code: str | None = None, param: str | None = None) -> bytes:
     """`{"error": {...}}` in OpenAI's form."""
     kind = _TYPES.get(status, "server_error")
+    message = message.encode("utf-8", "replace").decode()  # a client's words may hold lone surrogates; JSON may not
     return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code or str(status)}})
 
 
-def answer(status: int, body: bytes, *, close: bool, retry_after_s: int | None = None, extra: bytes = b"") -> bytes:
-    """A whole JSON response. `extra` holds further header lines, each with its line end."""
+def answer(
+    status: int,
+    body: bytes,
+    *,
+    close: bool,
+    retry_after_s: int | None = None,
+    extra: bytes = b"",
+    bodiless: bool = False,
+) -> bytes:
+    """A whole JSON response. `extra` holds further header lines, each with its line end. `bodiless` leaves the body
+    out, as an answer to HEAD must: its length is told all the same (RFC 9110 section 9.3.2)."""
     retry = b"" if retry_after_s is None else b"retry-after: %d\r\n" % retry_after_s
     return b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b%b%b\r\n%b" % (
         status,
@@ -34,7 +44,7 @@ def answer(status: int, body: bytes, *, close: bool, retry_after_s: int | None =
         retry,
         extra,
         b"connection: close\r\n" if close else b"",
-        body,
+        b"" if bodiless else body,
     )
 
 

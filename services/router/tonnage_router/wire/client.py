@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tonnage_router.gateway import Gateway
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+UPGRADE = "protocol upgrades are not supported: send the request without an Upgrade header"
 PIPELINED = 16
 """Requests read ahead of the one being answered, before reading pauses."""
 
@@ -91,7 +92,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self.refuse(400, "protocol upgrades are not supported")
+            self.refuse(400, UPGRADE)
         except (httptools.HttpParserError, ValueError) as error:
             self.refuse(400, f"malformed HTTP request: {error}")
         if self._in_head and self._incoming is not None:
@@ -126,7 +127,7 @@ class ClientConnection(asyncio.Protocol):
         incoming.keep_alive = parser.should_keep_alive()
         version = parser.get_http_version()
         incoming.version_11 = version == "1.1"
-        problem = _framing_problem(incoming, version)
+        problem = UPGRADE if parser.should_upgrade() else _framing_problem(incoming, version)
         if problem is not None:
             self.refuse(400, problem)
             return
