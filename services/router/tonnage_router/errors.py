@@ -19,5 +19,13 @@ class ProbeError(RouterError):
     """An engine did not answer a probe as expected."""
 
 
+class PeerEntryError(RouterError):
+    """What another replica told cannot be read."""
+
+
 class EndpointFileError(BadInputError):
     """The endpoint file cannot be used; the running set is kept."""
+
+
+class KvEventError(RouterError):
+    """An engine's KV-event batch cannot be read."""

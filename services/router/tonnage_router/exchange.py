@@ -44,9 +44,11 @@ class Exchange:
         "chain",
         "client",
         "decision",
+        "encoded",
         "ended",
         "endpoint",
         "events",
+        "exact",
         "facts",
         "failures",
         "first_byte_s",
@@ -86,6 +88,8 @@ class Exchange:
         self.tried: set[str] | tuple[()] = ()
         self.failures: list[str] | None = None
         self.chain: list[bytes] = []
+        self.exact: dict[int, list[bytes]] | None = None
+        self.encoded = False
         self.prompt_tokens = 0
         self.tokens_per_block = 0.0
         self.decision: Decision | None = None

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from tonnage_core.flow_control.peers import Load
 from tonnage_core.scheduling import Candidate, Scheduler
 from tonnage_core.scheduling.residency import Residency
 from tonnage_router.settings import EndpointSpec, RouterSettings
@@ -12,6 +13,7 @@ from tonnage_runtime.errors import SettingsError
 
 if TYPE_CHECKING:
     from tonnage_core.flow_control.breaker import Breaker
+    from tonnage_router.kv_follower import KvFollower
 
 
 FIRST_PACE = 8000.0
@@ -63,6 +65,10 @@ class Endpoint:
         """Prompt tokens computed a second, as streams show it."""
         self.started_at: float | None = None
         """The engine process's start time as it reports it; a change is a restart."""
+        self.follower: KvFollower | None = None
+        """Follows its KV events, where it publishes any."""
+        self.peer_load = Load()
+        """Part of the candidate's counts that is other replicas' work, as they told it."""
         self.drained_by: set[str] = set()
         """Why it gets no new requests: an admin's wish, what discovery says of its pod."""
         self.candidate = Candidate(
@@ -93,6 +99,8 @@ class Fleet:
         self.by_slot: dict[int, Endpoint] = {}
         self.seen_models: set[str] = set()
         """Every model ever served: unknown ones answer 404, known ones without an endpoint 503."""
+        self.parents: dict[str, str] = {}
+        """Base models of adapters, as engines list them."""
 
     def __iter__(self) -> Iterator[Endpoint]:
         return iter(list(self.by_id.values()))
@@ -118,6 +126,8 @@ class Fleet:
         self.by_id.pop(endpoint.id, None)
         self.by_slot.pop(endpoint.candidate.slot, None)
         endpoint.candidate.draining = True
+        if endpoint.follower is not None:
+            endpoint.follower.close()
         self.scheduler.remove(endpoint.candidate)
         endpoint.pool.close()
 

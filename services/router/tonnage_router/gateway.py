@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from tonnage_core.flow_control.breaker import Breaker
 from tonnage_core.flow_control.retry_budget import RetryBudget
 from tonnage_core.flow_control.tenants import Grant, TenantAccount
-from tonnage_core.prefix_index.block_hash import hash_bytes, seed_hash
 from tonnage_core.prefix_index.token_estimate import BytesPerToken
 from tonnage_core.scheduling import (
     Candidate,
@@ -32,6 +31,7 @@ from tonnage_router.lora import LoraLoader
 from tonnage_router.metrics import MAX_REQUEST_KEYS, RouterMetrics
 from tonnage_router.models import ModelList
 from tonnage_router.profiles import profile_of
+from tonnage_router.prompt_keys import PromptKeys
 from tonnage_router.rewriter import Rewriter
 from tonnage_router.settings import EndpointSpec, RouterSettings
 from tonnage_router.tenants import Tenants
@@ -39,12 +39,10 @@ from tonnage_router.wire.answers import answer, error_object
 from tonnage_router.wire.incoming import Incoming
 
 if TYPE_CHECKING:
-    from tonnage_router.body.facts import BodyFacts
+    from tonnage_router.sharing import Sharing
     from tonnage_router.wire.client import ClientConnection
 
 MODELS = b"/v1/models"
-MAX_BLOCKS = 2048
-"""Blocks of a prompt that are hashed: 1 MiB at the default block size; what follows cannot change the choice much."""
 OUTPUT_TOKENS = 256
 """Answer length assumed for the load of a request that sets no limit."""
 
@@ -64,7 +62,7 @@ class Gateway:
         self.retry_budget = RetryBudget(settings.retry_budget)
         self.tenants = Tenants()
         if settings.tenants_file is not None:
-            self.tenants.load(*read_tenants(settings.tenants_file, settings.workers))
+            self.tenants.load(*read_tenants(settings.tenants_file, settings.limit_shares))
         self.rewriter = Rewriter(keys_are_tenants=settings.tenants_file is not None)
         self.admission = Admission(self)
         self.lora = LoraLoader(settings.adapters, settings.adapter_load_timeout_s, metrics.adapter_loads)
@@ -74,13 +72,13 @@ class Gateway:
         self.clients: set[ClientConnection] = set()
         self.active: set[Exchange] = set()
         self.buffered = 0
+        self.sharing: Sharing | None = None
         self.draining = False
         self.drained = asyncio.Event()
         """Set when the last request ends while draining."""
         self.probe_wanted: set[str] = set()
         """Endpoints whose health traffic has put in doubt: the prober looks at them next."""
-        self._hashes = self.profile.hashes_prompts
-        self._seeds: dict[str, bytes] = {}
+        self.prompts = PromptKeys(self)
         for spec in settings.endpoints:
             self.add_endpoint(spec)
 
@@ -141,21 +139,24 @@ class Gateway:
             return
         exchange = Exchange(self, client, incoming, facts)
         exchange.register()
+        try:
+            self.rewriter.prepare(exchange)
+        except BadBodyError as error:
+            exchange.fail(400, str(error), "invalid_body")
+            return
+        self.prompts.measure(exchange, self._measured)
+
+    def _measured(self, exchange: Exchange) -> None:
+        """The prompt's tokens are counted and its blocks hashed: let the request in, or refuse it."""
         if self._admitted(exchange):
             self.retry_budget.request()
             self.admission.submit(exchange)
 
     def _admitted(self, exchange: Exchange) -> bool:
-        """Rewrite and measure the request and hold it against its tenant's limits; False when it was refused."""
-        try:
-            self.rewriter.prepare(exchange)
-        except BadBodyError as error:
-            exchange.fail(400, str(error), "invalid_body")
-            return False
+        """Hold the request against its tenant's limits; False when it was refused."""
         facts, account = exchange.facts, exchange.account
         model = facts.model
         assert model is not None
-        self._measure(exchange, facts, model)
         if account is None:
             return True
         if not account.spec.allows(model):
@@ -220,7 +221,8 @@ class Gateway:
             session=exchange.incoming.session or (facts.session.encode("utf-8", "replace") if facts.session else None),
             prefix_key=exchange.chain[0] if exchange.chain else None,
         )
-        found = self.scheduler.choose(request, exchange.chain, exchange.tokens_per_block, exchange.tried)
+        chain, exact = exchange.chain, exchange.exact
+        found = self.scheduler.choose(request, chain, exchange.tokens_per_block, exchange.tried, exact)
         if found is None:
             return None
         decision, reservation = found
@@ -231,28 +233,6 @@ class Gateway:
             self.refresh(endpoint)
         self._count_decision(exchange, decision, time.perf_counter() - begun)
         return decision, reservation, endpoint
-
-    def _measure(self, exchange: Exchange, facts: "BodyFacts", model: str) -> None:
-        """Hash the prompt, and estimate its tokens where the body does not give ids."""
-        block = self.settings.block_bytes
-        prompt = facts.prompt
-        if facts.tokens is not None:
-            exchange.prompt_tokens, exchange.tokens_per_block = facts.tokens, block / 4
-        else:
-            ratio = self.estimate.ratio(model)
-            exchange.prompt_tokens, exchange.tokens_per_block = int(len(prompt) / ratio), block / ratio
-        if self._hashes and len(prompt) >= block:
-            exchange.chain = hash_bytes(self._seed(model, facts.salt), prompt[: MAX_BLOCKS * block], block)
-
-    def _seed(self, model: str, salt: str | None) -> bytes:
-        parent = self.lora.parent(model)
-        base, adapter = (model, None) if parent is None else (parent, model)
-        if salt is not None:
-            return seed_hash(base, adapter, salt)
-        seed = self._seeds.get(model)
-        if seed is None:
-            seed = self._seeds[model] = seed_hash(base, adapter, None)
-        return seed
 
     def _count_decision(self, exchange: Exchange, decision: Decision, seconds: float) -> None:
         metrics = self.metrics
@@ -383,6 +363,7 @@ class Gateway:
         metrics.prompt_tokens += usage.prompt_tokens
         metrics.completion_tokens += usage.completion_tokens
         metrics.cached_tokens += usage.cached_tokens or 0
+        self.prompts.answered(exchange, usage.prompt_tokens)
         if exchange.facts.tokens is None and exchange.facts.model is not None:
             self.estimate.learn(exchange.facts.model, len(exchange.facts.prompt), usage.prompt_tokens)
 

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tonnage_core.prefix_index.exact_index import ExactIndex
 from tonnage_core.prefix_index.index import PrefixIndex
 from tonnage_runtime.metrics import LATENCY_BUCKETS_S, TTFT_BUCKETS_S
 
@@ -62,7 +63,12 @@ class RouterMetrics(Collector):
         self.refused: dict[int, int] = {}
         self.adapter_loads: dict[str, int] = {}
         self.endpoint_failures: dict[tuple[str, str], int] = {}
+        self.share_rounds: dict[str, int] = {}
+        self.share_blocks: dict[str, int] = {}
+        self.share_peers = 0
         self.discovery_calls: dict[tuple[str, str, str], int] = {}
+        self.kv_events: dict[tuple[str, str], int] = {}
+        self.prompt_keys: dict[str, int] = {}
         self.tenant_requests: dict[tuple[str], int] = {}
         self.tenant_tokens: dict[tuple[str], int] = {}
         self.tenant_refusals: dict[tuple[str, str], int] = {}
@@ -74,6 +80,7 @@ class RouterMetrics(Collector):
         self.duration = Histogram(LATENCY_BUCKETS_S)
         self.first_byte = Histogram(TTFT_BUCKETS_S)
         self.choice = Histogram(OVERHEAD_BUCKETS_S)
+        self.encoding = Histogram(LATENCY_BUCKETS_S)
         registry.register(self)
 
     @staticmethod
@@ -134,12 +141,22 @@ def _counters(m: RouterMetrics) -> Iterable[Metric]:
     yield _counter("tenant_requests", "Requests admitted, by tenant", ["tenant"], m.tenant_requests.items())
     yield _counter("tenant_tokens", "Tokens charged, by tenant", ["tenant"], m.tenant_tokens.items())
     yield _counter("tenant_refused_requests", "Requests over a limit", ["tenant", "limit"], m.tenant_refusals.items())
+    rounds = (((k,), v) for k, v in m.share_rounds.items())
+    yield _counter("share_rounds", "Rounds of telling and listening between replicas", ["outcome"], rounds)
+    blocks = (((k,), v) for k, v in m.share_blocks.items())
+    yield _counter("share_blocks", "Prefix blocks between replicas", ["direction"], blocks)
+    yield _gauge("share_peers", "Other replicas heard lately", [], [((), float(m.share_peers))])
     yield _counter(
         "discovery_calls",
         "Lists and broken watches of a cluster",
         ["resource", "call", "outcome"],
         list(m.discovery_calls.items()),
     )
+    yield _counter(
+        "kv_events", "Engines' KV events, by what came of them", ["endpoint", "outcome"], m.kv_events.items()
+    )
+    keys = (((how,), count) for how, count in m.prompt_keys.items())
+    yield _counter("prompt_keys", "Prompts by how they were matched where engines tell what they cache", ["how"], keys)
     predicted = ((("prompt",), float(m.predicted_prompt_tokens)), (("hit",), float(m.predicted_hit_tokens)))
     yield _counter("predicted_tokens", "Prompt tokens estimated, and expected in a cache", ["kind"], predicted)
 
@@ -149,6 +166,7 @@ def _histograms(m: RouterMetrics) -> Iterable[Metric]:
         ("request_duration_seconds", "From a request's last byte read to its answer's end", m.duration),
         ("first_byte_seconds", "From a request's last byte read to its answer's first byte", m.first_byte),
         ("decision_seconds", "Time to hash, choose and reserve", m.choice),
+        ("encoding_seconds", "Time to encode a prompt's new text, waiting included", m.encoding),
     ):
         family = HistogramMetricFamily(f"tonnage_router_{name}", text)
         family.add_metric([], histogram.buckets(), histogram.total)
@@ -158,6 +176,7 @@ def _histograms(m: RouterMetrics) -> Iterable[Metric]:
 def _endpoint_gauges(gateway: "Gateway | None") -> Iterable[Metric]:
     endpoints = [(e, e.candidate) for e in gateway.fleet] if gateway else []
     index = gateway.scheduler.index if gateway else PrefixIndex()
+    told = gateway.scheduler.exact if gateway else ExactIndex()
     for name, text, rows in (
         ("endpoint_up", "1 when the endpoint takes requests", [(e, float(c.healthy)) for e, c in endpoints]),
         ("endpoint_draining", "1 while draining", [(e, float(c.draining)) for e, c in endpoints]),
@@ -167,6 +186,11 @@ def _endpoint_gauges(gateway: "Gateway | None") -> Iterable[Metric]:
             "endpoint_kv_utilisation_ratio",
             "Share of KV blocks in use as last polled; absent when unknown",
             [(e, c.kv_utilisation) for e, c in endpoints if c.kv_utilisation is not None],
+        ),
+        (
+            "endpoint_kv_blocks",
+            "KV blocks that the engine says it caches; absent while it does not tell",
+            [(e, float(told.blocks(c.slot))) for e, c in endpoints if c.kv_block_size is not None],
         ),
         (
             "endpoint_index_blocks",

@@ -38,6 +38,7 @@ class Observations:
         endpoint.candidate.max_model_len = max(limits) if limits else None
         endpoint.residency.listed([entry["id"] for entry in entries if entry.get("parent")])
         endpoint.candidate.adapters = endpoint.residency.names
+        self._gateway.fleet.parents.update({row["id"]: str(row["parent"]) for row in entries if row.get("parent")})
         self._gateway.fleet.set_models(endpoint, frozenset(names))
 
     def gauges(self, endpoint: Endpoint, found: EngineGauges | None, now: float) -> None:
@@ -51,6 +52,8 @@ class Observations:
             candidate.adapter_slots = found.max_loras
         if found.started_at is not None and endpoint.started_at not in (None, found.started_at):
             self._gateway.scheduler.index.clear_slot(candidate.slot)
+            if endpoint.follower is not None:
+                endpoint.follower.restarted()
         endpoint.started_at = found.started_at
         self._fit_index(endpoint, found.kv_tokens)
 

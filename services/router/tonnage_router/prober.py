@@ -12,6 +12,7 @@ from tonnage_router.adapters.http_call import call
 from tonnage_router.errors import ProbeError
 from tonnage_router.fleet import Endpoint
 from tonnage_router.gateway import Gateway
+from tonnage_router.kv_watch import KvWatch
 from tonnage_router.models import listed_models
 from tonnage_router.observations import Observations
 
@@ -30,11 +31,13 @@ class Prober:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._observed = Observations(gateway)
+        self._events = KvWatch(gateway)
         self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
 
     def follow(self) -> None:
         """Start probing new endpoints, stop probing gone ones."""
         self._observed.speeds()
+        self._events.follow()
         current = set(self._gateway.fleet)
         for endpoint in [e for e in self._tasks if e not in current]:
             self._tasks.pop(endpoint).cancel()
@@ -42,7 +45,9 @@ class Prober:
             self._tasks[endpoint] = asyncio.get_running_loop().create_task(self._watch(endpoint))
 
     async def stop(self) -> None:
-        """Stop all probing."""
+        """Stop all probing and following."""
+        self._events.stop()
+        self._gateway.prompts.stop()
         tasks = list(self._tasks.values())
         self._tasks.clear()
         for task in tasks:

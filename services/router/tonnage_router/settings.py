@@ -32,6 +32,15 @@ class EndpointSpec(Settings):
     """LoRA adapters it holds at once; None is unknown."""
     api_key: str | None = None
     """Bearer token sent to the engine when tenants are configured."""
+    kv_events_port: int | None = Field(default=None, ge=1, le=65535)
+    """Port, on the URL's host, where the engine publishes KV events (vLLM's `--kv-events-config`); rank r is at this
+    port + r. Prompts are then matched by what the engine says it caches."""
+    kv_events_replay_port: int | None = Field(default=None, ge=1, le=65535)
+    """Port of its replays (`replay_endpoint`): without it a missed event empties what is known."""
+    data_parallel_size: int = Field(default=1, ge=1, le=1024)
+    """Data-parallel ranks behind the URL: above 1 each is chosen by itself, named in `X-data-parallel-rank`."""
+    data_parallel_rank: int | None = Field(default=None, ge=0)
+    """The one rank this entry stands for; entries with `data_parallel_size` are taken apart into these."""
     uid: str | None = None
     """Who answers at the address, as discovery knows it (a pod's uid): another uid is another engine."""
 
@@ -83,6 +92,15 @@ class RouterSettings(Settings):
     """Longest time between two full lists."""
     kubeconfig: str = ""
     """A kubeconfig, `~` for the user's own; empty is the pod's service account."""
+    shared_store: str = ""
+    """`redis://host:port/0` (or `rediss://`, `unix://`): replicas and workers tell each other prefixes, load and tenants'
+    use through it, and tenants' limits hold for all of them together; empty shares nothing."""
+    fleet: str = Field(default="default", pattern=r"^[A-Za-z0-9._/-]{1,200}$")
+    """Name of the replicas that share: others on the same store are not heard."""
+    share_interval_s: float = Field(default=0.2, ge=0.02, le=10)
+    """Between two rounds of telling and listening."""
+    share_expire_s: float = Field(default=3.0, gt=0)
+    """Age at which a silent replica's load and held tokens no longer count."""
     gpu_profiles_dir: Path | None = None
     """Directory of GpuProfile documents; an endpoint's `gpu_profile` names one, and gives its relative speed."""
     policy: str = "prefix"
@@ -94,6 +112,15 @@ class RouterSettings(Settings):
     """Prompt bytes (or packed token ids) of one block of the prefix index."""
     index_bytes_per_endpoint: int = Field(default=8 << 20, ge=4096)
     """Memory of the prefix index for one endpoint."""
+    kv_events_topic: str = ""
+    """Topic that engines publish KV events under."""
+    kv_events_bytes_per_endpoint: int = Field(default=64 << 20, ge=4096)
+    """Memory for one engine's cache as its events tell it: 186,000 blocks."""
+    tokenizers: dict[str, Path] = Field(default_factory=dict)
+    """For each model whose engines publish KV events, a directory with `tokenizer.json`, `tokenizer_config.json` and
+    perhaps `chat_template.jinja`; without it only prompts of token ids are matched by KV events."""
+    tokenizer_cache_bytes: int = Field(default=32 << 20, ge=1 << 16)
+    """Memory for text encoded before, one model's."""
     body_bytes: int = 64 << 20
     """Largest request body; larger ones answer 413."""
     buffered_bytes: int = 1 << 30
@@ -145,6 +172,11 @@ class RouterSettings(Settings):
     access_log: Literal["off", "errors", "all"] = "errors"
     decisions_kept: int = Field(default=1000, ge=0)
     """Decisions that `/admin/decisions` can show."""
+
+    @property
+    def limit_shares(self) -> int:
+        """Into how many shares limits that count requests are cut: one a worker, unless the workers share their counts."""
+        return 1 if self.shared_store else self.workers
 
     @model_validator(mode="after")
     def _discovery_is_told_where(self) -> "RouterSettings":

@@ -47,8 +47,10 @@ class ExactIndex:
         return match_masks(self._masks, chain)
 
     def store(self, block: bytes, slot: int) -> None:
-        """The engine of `slot` cached one more physical block with this content."""
-        stored = self._stored[slot]
+        """The engine of `slot` cached one more physical block with this content; unknown slots are ignored."""
+        stored = self._stored.get(slot)
+        if stored is None:
+            return
         stored[block] = stored.get(block, 0) + 1
         self._masks[block] = self._masks.get(block, 0) | 1 << slot
 
@@ -58,7 +60,7 @@ class ExactIndex:
 
     def expect(self, chain: Sequence[bytes], slot: int) -> None:
         """A request with these blocks was sent to `slot`."""
-        expected, masks, bit = self._expected[slot], self._masks, 1 << slot
+        expected, masks, bit = self._expected.setdefault(slot, {}), self._masks, 1 << slot
         for block in chain:
             expected[block] = expected.get(block, 0) + 1
             masks[block] = masks.get(block, 0) | bit

@@ -40,6 +40,8 @@ class BlocksStored:
     extra: Sequence[Sequence[object] | None] | None = None
     group: int | None = None
     kind: str | None = None
+    on_gpu: bool = True
+    """False: in an offloading tier, which may use blocks of its own size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,8 @@ class KvView:
             return Outcome.MALFORMED
         if event.parent is not None and event.parent not in self._names:
             return Outcome.ORPHAN
+        if not event.on_gpu and size != self.block_size:
+            return Outcome.OTHER_GROUP
         if self.block_size is not None and size < self.block_size:
             return Outcome.OTHER_GROUP  # a part of a block, published under a finer hash
         self._groups.add(event.group)

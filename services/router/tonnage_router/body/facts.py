@@ -1,6 +1,8 @@
 """What routing knows of one request body."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(slots=True, eq=False)
@@ -20,3 +22,5 @@ class BodyFacts:
     session: str | None
     include_usage: bool
     """The client itself asks for the usage event of a stream."""
+    document: Mapping[str, Any] | None = None
+    """The whole parsed body, until the prompt is measured."""
