@@ -20,19 +20,27 @@ def total_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in weight_files(folder))
 
 
-def plain_ring(folder: Path, device: str, threads: int, *, copy: bool = True, direct: bool = False) -> None:
+def plain_ring(
+    folder: Path,
+    device: str,
+    threads: int,
+    *,
+    copy: bool = True,
+    direct: bool = False,
+    slab_bytes: int = CHUNK_BYTES,
+) -> None:
     """Whole files into flat device buffers through pinned slabs: no tensors, no checks. `copy` off: reads only."""
     paths = weight_files(folder)
     flags = os.O_RDONLY | (os.O_DIRECT if direct else 0)
     descriptors = [os.open(path, flags) for path in paths]
     sizes = [path.stat().st_size for path in paths]
     targets = [torch.empty(size if copy else 0, dtype=torch.uint8, device=device) for size in sizes]
-    chunks = (chunk for number, size in enumerate(sizes) for chunk in chunks_of(number, size, CHUNK_BYTES))
+    chunks = (chunk for number, size in enumerate(sizes) for chunk in chunks_of(number, size, slab_bytes))
     lock, cuda = threading.Lock(), device.startswith("cuda")
     stream = torch.cuda.Stream() if cuda else None
 
     def work() -> None:
-        for chunk, slab in zip(_shared(chunks, lock), _turns(cuda), strict=False):
+        for chunk, slab in zip(_shared(chunks, lock), _turns(cuda, slab_bytes), strict=False):
             slab.wait()
             length = -(-chunk.length // 4096) * 4096 if direct else chunk.length
             os.preadv(descriptors[chunk.file], [slab.view[:length]], chunk.start)
@@ -51,15 +59,15 @@ def plain_ring(folder: Path, device: str, threads: int, *, copy: bool = True, di
         os.close(descriptor)
 
 
-_slabs: dict[int, list[Slab]] = {}
+_slabs: dict[tuple[int, int], list[Slab]] = {}
 
 
-def _turns(cuda: bool) -> Iterator[Slab]:
+def _turns(cuda: bool, slab_bytes: int) -> Iterator[Slab]:
     """Two slabs a thread, by turns; kept between rounds as a loader keeps its ring."""
     name = int(threading.current_thread().name.rpartition("-")[2])
-    slabs = _slabs.setdefault(name, []) or _slabs[name]
+    slabs = _slabs.setdefault((name, slab_bytes), [])
     while len(slabs) < 2:
-        slabs.append(Slab(CHUNK_BYTES, pinned=cuda))
+        slabs.append(Slab(slab_bytes, pinned=cuda))
     while True:
         yield from slabs
 

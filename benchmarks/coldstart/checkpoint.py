@@ -3,7 +3,7 @@
 import hashlib
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -31,8 +31,16 @@ def layer_shapes(hidden: int) -> list[tuple[str, tuple[int, ...]]]:
     ]
 
 
-def make(folder: Path, *, total_bytes: int, shards: int, hidden: int, seed: int = 0) -> Path:
-    """Write it unless it is there; returns the folder."""
+def make(
+    folder: Path,
+    *,
+    total_bytes: int,
+    shards: int,
+    hidden: int,
+    seed: int = 0,
+    on_shard: Callable[[str], None] = lambda name: None,
+) -> Path:
+    """Write it unless it is there; returns the folder. `on_shard` hears of each file that is written."""
     done = folder / "tonnage-manifest.json"
     if done.is_file():
         return folder
@@ -43,6 +51,7 @@ def make(folder: Path, *, total_bytes: int, shards: int, hidden: int, seed: int 
         name = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
         tensors = list(_tensors(shard, total_bytes // shards, hidden))
         files.append(_write(folder / name, tensors, seed * 1000 + shard))
+        on_shard(name)
         weight_map |= {tensor: name for tensor, _ in tensors}
     index = json.dumps({"weight_map": weight_map}).encode()
     (folder / "model.safetensors.index.json").write_bytes(index)

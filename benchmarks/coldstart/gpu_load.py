@@ -1,39 +1,26 @@
 """Weights to a GPU: `tonnage_coldstart.load` beside a plain pinned ring, safetensors and fastsafetensors.
 
-Rounds are interleaved, each method once a round in a new order; the median and the range of GB/s go into one JSON
-document. Runs with torch, safetensors and crc32c alone.
+A worker does one task at a time under a time limit; the result is written after every task, so that a variant that
+hangs, or the end of the machine's time, costs one measurement. First a scan of slabs and threads, then rounds in which
+each method runs once, in a new order each time. Needs torch, numpy, safetensors and crc32c alone.
 """
 
 import argparse
-import gc
 import json
 import os
-import platform
+import select
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import torch
-from baselines import (
-    drop_cache,
-    fastsafetensors_load,
-    h2d_alone,
-    plain_ring,
-    safetensors_load,
-    total_bytes,
-    warm_cache,
-    weight_files,
-)
-from checkpoint import make
-
-import tonnage_coldstart
-from tonnage_coldstart.loader.loading import LoadOptions
-
 GIB = 1 << 30
+HERE = Path(__file__).resolve().parent
 
 
 def arguments() -> argparse.Namespace:
@@ -44,128 +31,236 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="+", default=[8, 16], help="readers to try")
+    parser.add_argument("--slabs", type=int, nargs="+", default=[1, 2, 4, 8], help="MiB of a slab to try")
     parser.add_argument("--folder", type=Path, help="where the checkpoint lies or is made; a temporary one by default")
-    parser.add_argument("--skip-cold", action="store_true")
+    parser.add_argument("--fallback", type=Path, help="made here (a tmpfs) when making it in --folder takes too long")
+    parser.add_argument("--cold-gib", type=float, default=4.0, help="size of the checkpoint of the cold part; 0: none")
+    parser.add_argument("--limit-s", type=float, default=540.0, help="of the whole run")
+    parser.add_argument("--task-limit-s", type=float, default=60.0, help="of one task")
+    parser.add_argument("--make-limit-s", type=float, default=150.0, help="of making a checkpoint")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
 
 
-def warm_methods(folder: Path, device: str, threads: list[int]) -> dict[str, Callable[[], object]]:
-    methods: dict[str, Callable[[], object]] = {"safetensors": lambda: safetensors_load(folder, device)}
-    try:
-        import fastsafetensors  # noqa: F401 - only whether it is there
+class Worker:
+    """The process that measures; started again after a task that had to be killed."""
 
-        methods["fastsafetensors"] = lambda: fastsafetensors_load(folder, device)
-    except ImportError:
-        pass
-    for count in threads:
-        methods[f"plain_ring_{count}"] = lambda count=count: plain_ring(folder, device, count)
-        methods[f"pread_alone_{count}"] = lambda count=count: plain_ring(folder, device, count, copy=False)
-        for name, verify in (("verified", True), ("unchecked", False)):
-            options = LoadOptions(threads=count, verify=verify, ring=True)
-            methods[f"tonnage_{name}_{count}"] = lambda o=options: tonnage_coldstart.load(folder, device, o)
-    return methods
+    def __init__(self, given: argparse.Namespace, started: float) -> None:
+        self._given, self._started = given, started
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unread = b""
+        self.context: dict[str, Any] = {}
+
+    def run(self, task: dict[str, Any], limit_s: float) -> list[dict[str, Any]]:
+        """The task's events; one `timed_out` when it outlasts `limit_s` or the whole run's end."""
+        limit_s = min(limit_s, self.left_s())
+        if limit_s <= 0:
+            return [{"event": "no_time", **task}]
+        process = self._process or self._start()
+        self.say(f"{task['task']} {task.get('variant', '')}")
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(task).encode() + b"\n")
+        process.stdin.flush()
+        events = list(self._events(process, time.monotonic() + limit_s))
+        if not events or events[-1]["event"] != "done":
+            self.close()
+            return [*events, {"event": "timed_out", **task, "limit_s": limit_s}]
+        return events[:-1]
+
+    def left_s(self) -> float:
+        """Seconds of the whole run that are left."""
+        return float(self._given.limit_s) - (time.monotonic() - self._started)
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._started:7.1f} s] {text}", flush=True)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        given = {"device": self._given.device, "threads": self._given.threads, "slabs": self._given.slabs}
+        command = [sys.executable, str(HERE / "gpu_variants.py"), json.dumps(given)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._unread = b""
+        ready = next(self._events(self._process, time.monotonic() + 120), None)
+        if ready is None:
+            raise SystemExit("the worker did not start in 120 s")
+        self.context = {name: ready[name] for name in ("gpu", "torch", "python", "cores")}
+        return self._process
+
+    def _events(self, process: "subprocess.Popen[bytes]", until: float) -> Iterator[dict[str, Any]]:
+        while (line := self._line(process, until)) is not None:
+            event = json.loads(line)
+            shown = {name: event[name] for name in ("gbps", "file", "why", "equal") if name in event}
+            if shown:
+                self.say(f"  {event['event']} {shown}")
+            yield event
+            if event["event"] in ("done", "ready"):
+                return
+
+    def _line(self, process: "subprocess.Popen[bytes]", until: float) -> bytes | None:
+        """The next line, or None when it does not come in time or the worker died."""
+        assert process.stdout is not None
+        descriptor = process.stdout.fileno()
+        while b"\n" not in self._unread:
+            if not select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
+                return None
+            more = os.read(descriptor, 65536)
+            if not more:
+                return None
+            self._unread += more
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
 
 
-def cold_methods(folder: Path, device: str) -> dict[str, Callable[[], object]]:
-    methods: dict[str, Callable[[], object]] = {}
-    for count in (1, 4, 8, 16):
-        methods[f"disk_alone_{count}"] = lambda count=count: plain_ring(folder, device, count, copy=False)
-        methods[f"disk_direct_{count}"] = lambda count=count: plain_ring(folder, device, count, copy=False, direct=True)
-    for count in (8, 16):
-        for direct in (False, True):
-            options = LoadOptions(threads=count, direct=direct, ring=True)
-            name = f"tonnage_verified_{'direct' if direct else 'buffered'}_{count}"
-            methods[name] = lambda o=options: tonnage_coldstart.load(folder, device, o)
-    methods["safetensors"] = lambda: safetensors_load(folder, device)
-    return methods
+class Record:
+    """The document, on disk after every task."""
+
+    def __init__(self, given: argparse.Namespace, worker: Worker) -> None:
+        settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(given).items()}
+        self._out, self._worker = given.out, worker
+        self.document: dict[str, Any] = {"schema": "tonnage.bench_gpu_load/2", "version": 2, "settings": settings}
+        self.measured: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        self.problems: list[dict[str, Any]] = []
+
+    def do(self, task: dict[str, Any], limit_s: float) -> dict[str, dict[str, Any]]:
+        """Run a task and keep what it tells; the events by kind."""
+        found = {}
+        for event in self._worker.run(task, limit_s):
+            found[event["event"]] = event
+            if event["event"] == "measured":
+                self.measured.setdefault(event["part"], {}).setdefault(event["variant"], []).append(event)
+            elif event["event"] in ("timed_out", "failed", "skipped", "no_time"):
+                self.problems.append(event)
+        self.save()
+        return found
+
+    def save(self) -> None:
+        parts = {
+            part: {name: _figures(events) for name, events in by_name.items()}
+            for part, by_name in self.measured.items()
+        }
+        self.document |= {"context": self._worker.context, "parts": parts, "problems": self.problems}
+        if self._out:
+            self._out.write_text(json.dumps(self.document, indent=1) + "\n")
 
 
-def measure(
-    methods: dict[str, Callable[[], object]], rounds: int, size: int, before: Callable[[], None]
-) -> dict[str, dict[str, Any]]:
-    """GB/s of each method: the first round warms rings and allocators and is left out."""
-    seconds: dict[str, list[float]] = {name: [] for name in methods}
-    rng = Random(0)
-    for number in range(rounds + 1):
-        order = sorted(methods)
-        rng.shuffle(order)
+def _figures(events: list[dict[str, Any]]) -> dict[str, Any]:
+    rates = sorted(event["gbps"] for event in events)
+    return {
+        "gbps": statistics.median(rates),
+        "gbps_min": rates[0],
+        "gbps_max": rates[-1],
+        "cpu_s": statistics.median(event["cpu_s"] for event in events),
+        "seconds": [event["seconds"] for event in events],
+    }
+
+
+def checkpoint(record: Record, given: argparse.Namespace, folder: Path, gib: float, shards: int) -> Path | None:
+    """Make it in `folder`, else in the fallback; None when neither got done in time."""
+    task = {"task": "make", "total_bytes": int(gib * GIB), "shards": shards, "hidden": given.hidden}
+    for place in (folder, given.fallback):
+        if place is not None:
+            made = record.do({**task, "folder": str(place)}, given.make_limit_s).get("made")
+            if made is not None:
+                record.document.setdefault("checkpoints", {})[str(place)] = made["bytes"]
+                return Path(place)
+    return None
+
+
+def rounds(record: Record, given: argparse.Namespace, folder: Path, part: str, names: list[str], count: int) -> None:
+    """Each variant once a round; what failed or hung once is left out of the next rounds."""
+    for number in range(count):
+        order = sorted(names)
+        Random(number).shuffle(order)
         for name in order:
-            before()
-            started = time.perf_counter()
-            held = methods[name]()
-            taken = time.perf_counter() - started
-            del held
-            gc.collect()
-            if number:
-                seconds[name].append(taken)
-    return {name: _figures(values, size) for name, values in seconds.items()}
+            if any(one.get("variant") == name for one in record.problems):
+                continue
+            task = {"task": "time", "variant": name, "part": part, "folder": str(folder), "cold": part == "cold"}
+            record.do({**task, "warmups": 0 if part == "cold" or number else 1}, given.task_limit_s)
 
 
-def _figures(seconds: list[float], size: int) -> dict[str, Any]:
-    rates = sorted(size / one / 1e9 for one in seconds)
-    return {"gbps": statistics.median(rates), "gbps_min": rates[0], "gbps_max": rates[-1], "seconds": seconds}
+def best(record: Record, part: str, kind: str) -> str | None:
+    """The variant of a kind that was fastest in a part."""
+    found = {name: one for name, one in record.measured.get(part, {}).items() if name.startswith(kind)}
+    return max(found, key=lambda name: _figures(found[name])["gbps"]) if found else None
 
 
-def byte_equal(folder: Path, device: str) -> bool:
-    """Every tensor of `load` against safetensors' own reader, on the device, shard by shard."""
-    for path in weight_files(folder):
-        ours = tonnage_coldstart.load(path, device, LoadOptions(ring=True))
-        from safetensors.torch import load_file
+def warm(record: Record, given: argparse.Namespace, folder: Path) -> None:
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    h2d = record.do({"task": "h2d", "bytes": size}, given.task_limit_s).get("h2d", {})
+    record.document |= {"bytes": size, "h2d_pinned_gbps": h2d.get("gbps")}
+    record.do({"task": "warm", "folder": str(folder)}, given.make_limit_s)
+    first = record.do({"task": "first", "folder": str(folder)}, given.task_limit_s).get("first_load", {})
+    equal = record.do({"task": "equal", "folder": str(folder)}, given.task_limit_s).get("byte_equal", {})
+    record.document |= {"first_load": first, "byte_equal": equal.get("equal")}
+    kinds = ("tonnage_verified", "tonnage_unchecked", "plain_ring", "pread_alone")
+    scanned = [f"{kind}_{count}_{slab}" for kind in kinds for count in given.threads for slab in given.slabs]
+    rounds(record, given, folder, "scan", scanned, 2)
+    chosen = [name for kind in kinds if (name := best(record, "scan", kind)) is not None]
+    rounds(record, given, folder, "warm", [*chosen, "safetensors", "fastsafetensors"], given.rounds)
 
-        theirs = load_file(path, device=device)
-        if ours.keys() != theirs.keys() or not ours.report["verified"]:
-            return False
-        if not all(torch.equal(ours[name].view(torch.int16), theirs[name].view(torch.int16)) for name in theirs):
-            return False
-    return True
+
+def cold(record: Record, given: argparse.Namespace, folder: Path) -> None:
+    slab = given.slabs[-1]
+    names = [f"{kind}_{count}_{slab}" for kind in ("pread_alone", "disk_direct") for count in given.threads]
+    names += [f"tonnage_{kind}_{count}_{slab}" for kind in ("verified", "direct", "dropped") for count in given.threads]
+    rounds(record, given, folder, "cold", [*names, "safetensors"], max(2, given.rounds // 2))
 
 
-def context(device: str) -> dict[str, Any]:
-    gpu = torch.cuda.get_device_name() if device.startswith("cuda") else None
-    return {"gpu": gpu, "torch": torch.__version__, "python": platform.python_version(), "cores": os.cpu_count()}
+def ratios(record: Record) -> dict[str, float | None]:
+    """The figures that count, each within its own part of the run."""
+
+    def rate(part: str, kind: str) -> float | None:
+        found = [_figures(events)["gbps"] for name, events in record.measured.get(part, {}).items() if kind in name]
+        return max(found) if found else None
+
+    def share(one: float | None, other: float | None) -> float | None:
+        return None if one is None or other is None else one / other
+
+    disk = [one for one in (rate("cold", "pread_alone"), rate("cold", "disk_direct")) if one is not None]
+    ours = [rate("cold", f"tonnage_{kind}") for kind in ("verified", "direct")]
+    return {
+        "warm_verified_to_pread_alone": share(rate("warm", "tonnage_verified"), rate("warm", "pread_alone")),
+        "warm_unchecked_to_pread_alone": share(rate("warm", "tonnage_unchecked"), rate("warm", "pread_alone")),
+        "warm_verified_to_plain_ring": share(rate("warm", "tonnage_verified"), rate("warm", "plain_ring")),
+        "warm_verified_to_safetensors": share(rate("warm", "tonnage_verified"), rate("warm", "safetensors")),
+        "cold_verified_to_disk": share(max((one for one in ours if one), default=None), max(disk, default=None)),
+    }
 
 
 def run(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    started = time.perf_counter()
-    make(folder, total_bytes=int(given.gib * GIB), shards=given.shards, hidden=given.hidden)
-    size = total_bytes(folder)
-    document: dict[str, Any] = {
-        "schema": "tonnage.bench_gpu_load/1",
-        "version": 1,
-        "bytes": size,
-        "shards": given.shards,
-        "rounds": given.rounds,
-        "context": context(given.device),
-        "made_s": time.perf_counter() - started,
-        "h2d_pinned_gbps": h2d_alone(given.device, min(GIB, size)),
-    }
-    warm_cache(folder)
-    document["byte_equal"] = byte_equal(folder, given.device)
-    first = time.perf_counter()
-    document["first_load"] = tonnage_coldstart.load(folder, given.device, LoadOptions(threads=16, ring=True)).report
-    document["first_load"]["wall_s"] = time.perf_counter() - first
-    document["warm"] = measure(
-        warm_methods(folder, given.device, given.threads), given.rounds, size, before=lambda: None
-    )
-    if not given.skip_cold:
-        cold = cold_methods(folder, given.device)
-        document["cold"] = measure(cold, max(1, given.rounds // 2), size, before=lambda: drop_cache(folder))
-    return document
+    started = time.monotonic()
+    worker = Worker(given, started)
+    record = Record(given, worker)
+    try:
+        made = checkpoint(record, given, folder / "warm", given.gib, given.shards)
+        if made is not None:
+            warm(record, given, made)
+        if given.cold_gib > 0:
+            small = checkpoint(record, argparse.Namespace(**{**vars(given), "fallback": None}), folder / "cold",
+                               given.cold_gib, 2)  # fmt: skip
+            if small is not None:
+                cold(record, given, small)
+    finally:
+        worker.close()
+        record.document |= {"ratios": ratios(record), "seconds": time.monotonic() - started}
+        record.save()
+    return record.document
 
 
 def main() -> None:
     given = arguments()
     with tempfile.TemporaryDirectory() as made:
-        document = run(given, given.folder or Path(made) / "checkpoint")
-    for part in ("warm", "cold"):
-        for name, figures in sorted(document.get(part, {}).items(), key=lambda one: -one[1]["gbps"]):
-            print(
-                f"{part:5} {name:32} {figures['gbps']:7.2f} GB/s  ({figures['gbps_min']:.2f}-{figures['gbps_max']:.2f})"
-            )
-    print(f"pinned H2D alone {document['h2d_pinned_gbps']:.1f} GB/s, byte-equal {document['byte_equal']}")
-    if given.out:
-        given.out.write_text(json.dumps(document, indent=2) + "\n")
+        document = run(given, given.folder or Path(made))
+    for part, by_name in document["parts"].items():
+        for name, one in sorted(by_name.items(), key=lambda item: -item[1]["gbps"]):
+            print(f"{part:5} {name:28} {one['gbps']:7.2f} GB/s  ({one['gbps_min']:.2f}-{one['gbps_max']:.2f})")
+    print(f"pinned H2D alone {document.get('h2d_pinned_gbps')}, byte-equal {document.get('byte_equal')}")
+    print(json.dumps(document["ratios"]))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from tonnage_coldstart.documents import stage_report
 from tonnage_coldstart.fetch.workers import FetchOptions
 from tonnage_coldstart.progress import Progress
 from tonnage_coldstart.sources.opening import SourceOptions, open_source
+from tonnage_coldstart.sources.s3 import S3Options
 from tonnage_coldstart.staging import Stager
 from tonnage_core.errors import BadInputError
 from tonnage_core.units import GIB
@@ -54,9 +55,12 @@ REFRESH_S = 0.1
 @click.option(
     "--ca-file", type=click.Path(exists=True, dir_okay=False), help="Certificates to trust beside the system's."
 )
+@click.option("--s3-endpoint", metavar="URL", help="An S3-compatible store; AWS without it.")
+@click.option("--s3-region", metavar="NAME", help="Region of the bucket.")
+@click.option("--s3-anonymous", is_flag=True, help="Send no credentials to S3.")
 @json_option
 def command(uri: str, cache: Path, *, quota_gib: float | None, as_json: bool, **given: Any) -> int:
-    """Stage the model at URI (a path, file://, http://, https://) into a verified cache directory.
+    """Stage the model at URI (a path, file://, http://, https://, s3://) into a verified cache directory.
 
     A killed run resumes where it was. The path printed at the end holds the model's files and is whole: an engine can
     be started on it.
@@ -88,7 +92,11 @@ def _source_options(given: dict[str, Any]) -> SourceOptions:
         raise BadInputError("--token: only printable ASCII can stand in a header")
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     return SourceOptions(
-        connections=given["connections"], timeout_s=given["timeout_s"], headers=headers, ca_file=given["ca_file"]
+        connections=given["connections"],
+        timeout_s=given["timeout_s"],
+        headers=headers,
+        ca_file=given["ca_file"],
+        s3=S3Options(given["s3_endpoint"], given["s3_region"], given["s3_anonymous"]),
     )
 
 

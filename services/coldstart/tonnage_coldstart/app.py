@@ -23,6 +23,7 @@ from tonnage_coldstart.metrics import CacheFigures, ColdstartMetrics
 from tonnage_coldstart.scrubber import Scrubber
 from tonnage_coldstart.settings import ColdstartSettings
 from tonnage_coldstart.sources.opening import SourceOptions, open_source
+from tonnage_coldstart.sources.s3 import S3Options
 from tonnage_coldstart.staging import Stager
 from tonnage_core.errors import TonnageError
 from tonnage_runtime.clock import Clock
@@ -121,6 +122,7 @@ def _source_options(settings: ColdstartSettings) -> SourceOptions:
         headers=headers,
         ca_file=settings.ca_file,
         local=settings.local_sources,
+        s3=S3Options(settings.s3_endpoint, settings.s3_region, settings.s3_anonymous, settings.s3_path_style),
     )
 
 

@@ -34,6 +34,14 @@ class ColdstartSettings(Settings):
     """Whether requests may name paths of this machine."""
     http_token: str = ""
     """Bearer token for HTTP sources; better from a file of secrets than from a command line."""
+    s3_endpoint: str | None = None
+    """URL of the S3-compatible store; empty: AWS. Credentials come from the usual chain (keys, web identity, roles)."""
+    s3_region: str | None = None
+    """Region of the buckets."""
+    s3_anonymous: bool = False
+    """Send no credentials to S3."""
+    s3_path_style: bool = True
+    """Bucket in the path of the URL; false: in its host name."""
     ca_file: str | None = None
     """Certificates to trust beside the system's."""
     scrub_interval_s: float = Field(default=86400.0, ge=0)

@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from html.parser import HTMLParser
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from tonnage_coldstart.errors import SourceError, UnknownSourceError, WholeFileOnlyError
-from tonnage_coldstart.manifest import MAX_MANIFEST_BYTES
+from tonnage_coldstart.errors import UnknownSourceError
 from tonnage_coldstart.snapshot import Snapshot, SourceFile, WholeFile
 from tonnage_coldstart.sources.composition import MAX_INDEX_BYTES, Listing, compose, read_source_manifest
-from tonnage_coldstart.sources.http_client import HttpClient, Response, wall_s
-from tonnage_coldstart.sources.http_ranges import Asked, check_range, check_status, version_of
-from tonnage_core.coldstart.fetch_plan import CHUNK_BYTES
-from tonnage_core.coldstart.file_names import INDEX_NAME, MANIFEST_NAME
+from tonnage_coldstart.sources.http_client import HttpClient
+from tonnage_coldstart.sources.http_files import Address, HttpFiles
+from tonnage_core.coldstart.file_names import INDEX_NAME
 from tonnage_core.coldstart.snapshot import SINGLE_WEIGHTS, USUAL_FILES, WEIGHTS, parse_index
 
 MAX_LISTING_BYTES = 8 << 20
@@ -40,68 +38,48 @@ class HttpSource:
         path = parts.path.rpartition("/")[0] if self._single else parts.path.rstrip("/")
         self._base = (parts.scheme, netloc, path, parts.query)
         self._uri = f"{parts.scheme}://{netloc}{path}"
-        self._chunk_bytes = CHUNK_BYTES
         self._client = HttpClient(timeout_s=timeout_s, ca_file=ca_file)
+        self._files = HttpFiles(self._uri, self._address, self._client)
 
     def snapshot(self) -> Snapshot:
         """List, then pin each file's size and version with one HEAD."""
         names = [unquote(self._single)] if self._single else self._names()
-        files = {name: self._describe(name) for name in names}
+        files = {name: self._files.describe(name) for name in names}
         found = {name: file for name, file in files.items() if file is not None}
         label = unquote(self._uri.rpartition("/")[2]) if self._base[2] else self._base[1]
         uri = self._uri if self._single is None else f"{self._uri}/{self._single}"
         listing = Listing(uri, label if self._single is None else names[0].removesuffix(WEIGHTS), None, found)
-        return compose(listing, self._read_small if self._single is None else lambda name, limit: None)
+        return compose(listing, self._files.read_small if self._single is None else lambda name, limit: None)
 
     def read_range(self, file: SourceFile, start: int, into: memoryview) -> None:
         """Fill `into` with a range whose every header was checked."""
-        if not into:
-            return
-        headers = {"Range": f"bytes={start}-{start + len(into) - 1}"}
-        if file.version.startswith('"'):
-            headers["If-Match"] = file.version
-        response = self._send("GET", file.name, headers)
-        asked = Asked(self._uri, file.name, start, len(into), file.size_bytes, file.version)
-        try:
-            check_status(self._uri, file.name, response.status, response.headers, wall_s())
-            check_range(asked, response.status, response.headers)
-            self._client.receive(response, into)
-        finally:
-            self._client.drop(response)
+        self._files.read_range(file, start, into)
 
     def open_whole(self, file: SourceFile) -> WholeFile:
         """Read a file from its beginning, where ranges are not served."""
-        response = self._send("GET", file.name, {})
-        asked = Asked(self._uri, file.name, 0, file.size_bytes, file.size_bytes, file.version)
-        try:
-            check_status(self._uri, file.name, response.status, response.headers, wall_s())
-            check_range(asked, response.status, response.headers)
-        except SourceError:
-            self._client.drop(response)
-            raise
-        return _Whole(self._client, response)
+        return self._files.open_whole(file)
 
     def close(self) -> None:
         """Close every connection."""
         self._client.close()
 
     def _names(self) -> list[str]:
-        manifest = read_source_manifest(self._uri, self._read_small)
+        manifest = read_source_manifest(self._uri, self._files.read_small)
         if manifest is not None:
-            self._chunk_bytes = manifest.chunk_bytes
+            self._files.chunk_bytes = manifest.chunk_bytes
             return [file.name for file in manifest.files]
         listed = self._directory_page()
         if any(name.endswith(WEIGHTS) for name in listed):
             return sorted(listed)
         names = set(USUAL_FILES) | set(SINGLE_WEIGHTS)
-        index = self._read_small(INDEX_NAME, MAX_INDEX_BYTES)
+        index = self._files.read_small(INDEX_NAME, MAX_INDEX_BYTES)
         if index is not None:
             shards = set(parse_index(index, f"{self._uri}/{INDEX_NAME}").values())
             names = set(USUAL_FILES) | {INDEX_NAME} | shards
         return sorted(names)
 
     def _directory_page(self) -> list[str]:
-        response = self._send("GET", "", {})
+        response = self._files.send("GET", "", {})
         try:
             if response.status != 200 or "html" not in response.headers.get("content-type", ""):
                 return []
@@ -112,69 +90,9 @@ class HttpSource:
         links.feed(page.decode("utf-8", "replace"))
         return links.names
 
-    def _describe(self, name: str) -> SourceFile | None:
-        response = self._send("HEAD", name, {})
-        self._client.drop(response)
-        if response.status in (404, 410):
-            return None
-        length = response.headers.get("content-length", "")
-        if response.status in (200, 206) and length.isdigit() and len(length) < 19:
-            size, version = int(length), version_of(response.headers)
-        else:
-            size, version = self._probe_size(name)
-        file = SourceFile(name, size, version)
-        if size <= self._chunk_bytes:
-            return file
-        return file if self._serves_ranges(file) else SourceFile(name, size, version, ranges=False)
-
-    def _probe_size(self, name: str) -> tuple[int, str]:
-        """Size by a one-byte range, where HEAD is not answered."""
-        response = self._send("GET", name, {"Range": "bytes=0-0"})
-        self._client.drop(response)
-        check_status(self._uri, name, response.status, response.headers, wall_s())
-        total = response.headers.get("content-range", "").rpartition("/")[2]
-        length = total if total.isdigit() else response.headers.get("content-length", "")
-        if not length.isdigit() or (response.status == 206 and not total.isdigit()):
-            raise SourceError(self._uri, "the server tells no size", file=name)
-        return int(length), version_of(response.headers)
-
-    def _serves_ranges(self, file: SourceFile) -> bool:
-        try:
-            self.read_range(file, 0, memoryview(bytearray(8)))
-        except WholeFileOnlyError:
-            return False
-        return True
-
-    def _read_small(self, name: str, limit_bytes: int) -> bytes | None:
-        response = self._send("GET", name, {})
-        try:
-            if response.status in (404, 410) or (name == MANIFEST_NAME and response.status == 403):
-                return None
-            check_status(self._uri, name, response.status, response.headers, wall_s())
-            return self._client.read(response, min(limit_bytes, MAX_MANIFEST_BYTES))
-        finally:
-            self._client.drop(response)
-
-    def _send(self, method: str, name: str, headers: Mapping[str, str]) -> Response:
+    def _address(self, method: str, name: str, renew: bool) -> Address:
         scheme, netloc, path, query = self._base
-        url = urlunsplit((scheme, netloc, f"{path}/{quote(name)}", query, ""))
-        return self._client.request(method, url, {**self._headers, **headers})
-
-
-class _Whole:
-    """A response read from its beginning."""
-
-    def __init__(self, client: HttpClient, response: Response) -> None:
-        self._client = client
-        self._response = response
-
-    def read_into(self, into: memoryview) -> None:
-        """The next bytes."""
-        self._client.receive(self._response, into)
-
-    def close(self) -> None:
-        """Done, or given up."""
-        self._client.drop(self._response)
+        return Address(urlunsplit((scheme, netloc, f"{path}/{quote(name)}", query, "")), self._headers)
 
 
 class _Links(HTMLParser):

@@ -33,25 +33,26 @@ class Asked:
         return self.start == 0 and self.length == self.size_bytes
 
 
-def check_status(uri: str, file: str, status: int, headers: Mapping[str, str], now_s: float) -> None:
-    """Raise for a status that brings no bytes; each says what to do."""
+def check_status(uri: str, file: str, status: int, headers: Mapping[str, str], now_s: float, *, code: str = "") -> None:
+    """Raise for a status that brings no bytes; each says what to do. `code` is an object store's word for it."""
     if status in (200, 206):
         return
+    told = f"answered {status}{f' {code}' if code else ''}"
     if status in TRANSIENT:
         raise TransientSourceError(
             uri,
-            f"answered {status}",
+            told,
             file=file,
             refused=status in REFUSALS,
             retry_after_s=retry_after_s(headers.get("retry-after"), now_s),
         )
     if status in (401, 403):
-        raise SourceError(uri, f"answered {status}: credentials are missing, wrong or expired", file=file)
+        raise SourceError(uri, f"{told}: credentials are missing, wrong or expired", file=file)
     if status in (404, 410):
-        raise SourceError(uri, f"answered {status}: not there", file=file)
+        raise SourceError(uri, f"{told}: not there", file=file)
     if status in (412, 416):
-        raise SourceChangedError(uri, file, "the pinned version", f"another (answered {status})")
-    raise SourceError(uri, f"answered {status}", file=file)
+        raise SourceChangedError(uri, file, "the pinned version", f"another ({told})")
+    raise SourceError(uri, told, file=file)
 
 
 def check_range(asked: Asked, status: int, headers: Mapping[str, str]) -> None:
@@ -92,7 +93,8 @@ def _check_without_range(asked: Asked, status: int, headers: Mapping[str, str]) 
 
 
 def _check_version(asked: Asked, headers: Mapping[str, str]) -> None:
-    found = version_of(headers)
+    # A version that is an ETag is compared with the ETag, whatever else the server tells.
+    found = headers.get("etag", "").strip() if asked.version.startswith('"') else version_of(headers)
     if found and asked.version and found != asked.version:
         raise SourceChangedError(asked.uri, asked.file, asked.version, found)
 

@@ -1,5 +1,6 @@
 """From a URI to its source."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from tonnage_coldstart.errors import UnknownSourceError
 from tonnage_coldstart.snapshot import Source
 from tonnage_coldstart.sources.http import HttpSource
 from tonnage_coldstart.sources.local import LocalSource
+from tonnage_coldstart.sources.s3 import S3Options, S3Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class SourceOptions:
     """Certificates to trust beside the system's."""
     local: bool = True
     """Whether paths of this machine may be named."""
+    s3: S3Options = field(default_factory=S3Options)
+    """Endpoint, region and credentials of S3 sources."""
 
 
 def open_source(uri: str, options: SourceOptions) -> Source:
@@ -54,6 +58,14 @@ def _http(uri: str, options: SourceOptions) -> Source:
     return HttpSource(uri, headers=options.headers, timeout_s=options.timeout_s, ca_file=options.ca_file)
 
 
+def _s3(uri: str, options: SourceOptions) -> Source:
+    monotonic = time.monotonic
+    try:
+        return S3Source(uri, options.s3, timeout_s=options.timeout_s, ca_file=options.ca_file, monotonic=monotonic)
+    except ImportError as error:
+        raise UnknownSourceError(f"{_shown(uri)}: S3 needs obstore: pip install 'tonnage[coldstart]'") from error
+
+
 def _shown(uri: str) -> str:
     return uri.split("?")[0][:200]
 
@@ -63,5 +75,6 @@ OPENERS: dict[str, Callable[[str, SourceOptions], Source]] = {
     "file": _local,
     "http": _http,
     "https": _http,
+    "s3": _s3,
 }
 """Scheme -> opener: a new source is one file and one line here."""

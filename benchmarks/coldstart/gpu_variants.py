@@ -1,0 +1,134 @@
+"""The worker of `gpu_load.py`: makes checkpoints and times variants; every event is one JSON line on stdout."""
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from baselines import (
+    drop_cache,
+    fastsafetensors_load,
+    h2d_alone,
+    plain_ring,
+    safetensors_load,
+    total_bytes,
+    warm_cache,
+    weight_files,
+)
+from checkpoint import make
+
+import tonnage_coldstart
+from tonnage_coldstart.loader.loading import LoadOptions
+
+GIB = 1 << 30
+MIB = 1 << 20
+Variant = Callable[[Path, str], object]
+
+
+def emit(event: str, **more: Any) -> None:
+    print(json.dumps({"event": event, "at": time.time(), **more}), flush=True)
+
+
+def ours(threads: int, slab: int, *, verify: bool = True, direct: bool = False, drop: bool = False) -> Variant:
+    options = LoadOptions(
+        threads=threads, verify=verify, ring=True, slab_bytes=slab * MIB, direct=direct, drop_behind=drop
+    )
+    return lambda folder, device: tonnage_coldstart.load(folder, device, options)
+
+
+def reads(threads: int, slab: int, *, copy: bool, direct: bool = False) -> Variant:
+    return lambda folder, device: plain_ring(folder, device, threads, copy=copy, direct=direct, slab_bytes=slab * MIB)
+
+
+def variants(threads: list[int], slabs: list[int]) -> dict[str, Variant]:
+    """Every variant by name, `kind_threads_slabMiB`."""
+    found: dict[str, Variant] = {"safetensors": safetensors_load, "fastsafetensors": fastsafetensors_load}
+    for count in threads:
+        for slab in slabs:
+            found[f"tonnage_verified_{count}_{slab}"] = ours(count, slab)
+            found[f"tonnage_unchecked_{count}_{slab}"] = ours(count, slab, verify=False)
+            found[f"tonnage_direct_{count}_{slab}"] = ours(count, slab, direct=True)
+            found[f"tonnage_dropped_{count}_{slab}"] = ours(count, slab, drop=True)
+            found[f"plain_ring_{count}_{slab}"] = reads(count, slab, copy=True)
+            found[f"pread_alone_{count}_{slab}"] = reads(count, slab, copy=False)
+            found[f"disk_direct_{count}_{slab}"] = reads(count, slab, copy=False, direct=True)
+    return found
+
+
+def byte_equal(folder: Path, device: str) -> bool:
+    """Every tensor of `load` against safetensors' own reader, on the device, shard by shard."""
+    from safetensors.torch import load_file
+
+    for path in weight_files(folder):
+        mine = tonnage_coldstart.load(path, device, LoadOptions(ring=True))
+        theirs = load_file(path, device=device)
+        if mine.keys() != theirs.keys() or not mine.report["verified"]:
+            return False
+        if not all(torch.equal(mine[name].view(torch.int16), theirs[name].view(torch.int16)) for name in theirs):
+            return False
+    return True
+
+
+def timed(task: dict[str, Any], known: dict[str, Variant], folder: Path, device: str, size: int) -> None:
+    """One measurement: the variant is run `warmups` times untimed, then once."""
+    name = task["variant"]
+    for number in range(task["warmups"] + 1):
+        if task["cold"]:
+            drop_cache(folder)
+        gc.collect()
+        before, started = os.times(), time.perf_counter()
+        held = known[name](folder, device)
+        taken, after = time.perf_counter() - started, os.times()
+        del held
+        cpu = after.user + after.system - before.user - before.system
+        if number == task["warmups"]:
+            emit("measured", **task, seconds=taken, gbps=size / taken / 1e9, cpu_s=cpu)
+    if name == "fastsafetensors" and device.startswith("cuda"):
+        torch.cuda.empty_cache()
+
+
+def perform(task: dict[str, Any], given: dict[str, Any], known: dict[str, Variant]) -> None:
+    folder, device = Path(task.get("folder", ".")), given["device"]
+    kind = task["task"]
+    if kind == "make":
+        shape = {name: task[name] for name in ("total_bytes", "shards", "hidden")}
+        make(folder, **shape, on_shard=lambda name: emit("wrote", file=name))
+        emit("made", bytes=total_bytes(folder), folder=str(folder))
+    elif kind == "h2d":
+        emit("h2d", gbps=h2d_alone(device, min(GIB, task["bytes"])))
+    elif kind == "warm":
+        warm_cache(folder)
+        emit("warmed")
+    elif kind == "equal":
+        emit("byte_equal", equal=byte_equal(folder, device))
+    elif kind == "first":
+        started = time.perf_counter()
+        loaded = tonnage_coldstart.load(folder, device, LoadOptions(ring=True))
+        emit("first_load", report=loaded.report, wall_s=time.perf_counter() - started)
+    else:
+        timed(task, known, folder, device, total_bytes(folder))
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    known = variants(given["threads"], given["slabs"])
+    gpu = torch.cuda.get_device_name() if given["device"].startswith("cuda") else None
+    emit("ready", gpu=gpu, torch=torch.__version__, python=sys.version.split()[0], cores=os.cpu_count())
+    for line in sys.stdin:
+        task = json.loads(line)
+        try:
+            perform(task, given, known)
+        except ImportError as error:
+            emit("skipped", **task, why=str(error))
+        except Exception as error:  # noqa: BLE001 - one variant's failure is a result, the others go on
+            emit("failed", **task, why=f"{type(error).__name__}: {error}"[:300])
+        emit("done")
+
+
+if __name__ == "__main__":
+    main()
