@@ -68,3 +68,14 @@ def test_the_chart_sets_only_what_the_router_takes() -> None:
 def test_discovery_is_no_further_setting() -> None:
     with pytest.raises(Exception, match=r"router\.settings\.discovery is written by the chart"):
         render({"router": {"settings": {"discovery": "kubernetes"}}})
+
+
+def test_replicas_share_through_the_charts_redis_under_the_releases_own_name() -> None:
+    assert "TONNAGE_ROUTER_SHARED_STORE" not in environ(render({}))
+    objects = render({"redis": {"enabled": True, "port": 6400}})
+    settings = environ(objects)
+    assert settings["TONNAGE_ROUTER_SHARED_STORE"] == "redis://demo-tonnage-redis:6400/0"
+    assert settings["TONNAGE_ROUTER_FLEET"] == "fleet/demo-tonnage"
+    assert objects["Service redis"]["spec"]["ports"][0]["port"] == 6400
+    own = {"redis": {"enabled": True}, "router": {"settings": {"shared_store": "rediss://elsewhere:6379/1"}}}
+    assert environ(render(own))["TONNAGE_ROUTER_SHARED_STORE"] == "rediss://elsewhere:6379/1"

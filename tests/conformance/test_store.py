@@ -120,6 +120,19 @@ async def test_one_of_many_wins_a_compare_and_set(store: Store) -> None:
     assert sum(won) == 1
 
 
+async def test_a_stream_with_a_lifetime_ends_after_its_last_append_and_begins_anew(store: Store) -> None:
+    cursor = await store.append("brief", b"1", keep=5, ttl_s=SHORT_S)
+    await store.append("brief", b"2", keep=5, ttl_s=60)
+    await asyncio.sleep(SHORT_S * 2)
+    assert (await store.read("brief", cursor)).entries == (b"2",)
+    await store.append("brief", b"3", keep=5, ttl_s=SHORT_S)
+    await asyncio.sleep(SHORT_S * 2)
+    assert (await store.read("brief")).entries == ()
+    await store.append("brief", b"4", keep=5, ttl_s=60)
+    page = await store.read("brief", cursor)
+    assert page.lost and page.entries == (b"4",)
+
+
 async def test_a_counter_counts_every_increment(store: Store) -> None:
     counts = await asyncio.gather(*(store.increment("c", ttl_s=60) for _ in range(50)))
     assert sorted(counts) == list(range(1, 51))

@@ -25,6 +25,7 @@ class _Stream:
     epoch: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     head: int = 0
     entries: deque[tuple[int, bytes]] = field(default_factory=deque)
+    ends_s: float | None = None
     grown: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -102,9 +103,11 @@ class MemoryStore:
         del self._leases[lease.name]
         return True
 
-    async def append(self, stream: str, entry: bytes, *, keep: int) -> str:
+    async def append(self, stream: str, entry: bytes, *, keep: int, ttl_s: float | None = None) -> str:
         """Add an entry, of which the newest `keep` are kept; the cursor after it."""
-        found = self._streams.setdefault(stream, _Stream())
+        found = self._stream(stream) or self._streams.setdefault(stream, _Stream())
+        if ttl_s is not None:
+            found.ends_s = self._clock.monotonic() + ttl_s
         found.head += 1
         found.entries.append((found.head, entry))
         while len(found.entries) > keep:
@@ -130,7 +133,7 @@ class MemoryStore:
         """Nothing to close."""
 
     def _page(self, name: str, after: Cursor | None, limit: int) -> Page:
-        stream = self._streams.get(name)
+        stream = self._stream(name)
         if stream is None or stream.head == 0:
             return Page((), START, has_lost(after, None, 0, 0))
         lost = has_lost(after, stream.epoch, stream.entries[0][0], stream.head)
@@ -138,6 +141,13 @@ class MemoryStore:
         found = [entry for entry in stream.entries if entry[0] > since][:limit]
         last = found[-1][0] if found else stream.head
         return Page(tuple(entry for _, entry in found), str(Cursor(stream.epoch, last)), lost)
+
+    def _stream(self, name: str) -> _Stream | None:
+        found = self._streams.get(name)
+        if found is not None and found.ends_s is not None and found.ends_s <= self._clock.monotonic():
+            del self._streams[name]
+            return None
+        return found
 
     def _live(self, key: str) -> _Value | None:
         found = self._values.get(key)

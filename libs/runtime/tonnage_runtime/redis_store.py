@@ -67,6 +67,10 @@ _APPEND = """
 redis.call('HSETNX', KEYS[2], 'epoch', ARGV[3])
 local sequence = redis.call('HINCRBY', KEYS[2], 'head', 1)
 redis.call('XADD', KEYS[1], 'MAXLEN', ARGV[2], sequence .. '-0', 'e', ARGV[1])
+if ARGV[4] ~= '' then
+  redis.call('PEXPIRE', KEYS[1], ARGV[4])
+  redis.call('PEXPIRE', KEYS[2], ARGV[4])
+end
 return {redis.call('HGET', KEYS[2], 'epoch'), sequence}
 """
 
@@ -146,10 +150,11 @@ class RedisStore:
         with self._translated(lease.name):
             return bool(await self._release(keys=[self._tagged(lease.name, "lease")], args=[_held(lease)]))
 
-    async def append(self, stream: str, entry: bytes, *, keep: int) -> str:
+    async def append(self, stream: str, entry: bytes, *, keep: int, ttl_s: float | None = None) -> str:
         """Add an entry, of which the newest `keep` are kept; the cursor after it."""
+        ttl = "" if ttl_s is None else _ms(ttl_s)
         with self._translated(stream):
-            arguments: list[str | bytes | int] = [entry, keep, uuid.uuid4().hex[:12]]
+            arguments: list[str | bytes | int] = [entry, keep, uuid.uuid4().hex[:12], ttl]
             epoch, sequence = await self._append(keys=self._stream_keys(stream), args=arguments)
         return str(Cursor(epoch.decode(), int(sequence)))
 

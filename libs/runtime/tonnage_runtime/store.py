@@ -98,8 +98,9 @@ class Store(Protocol):
         """Give the lease up; False when it was no longer ours, and then nothing changes."""
         ...
 
-    async def append(self, stream: str, entry: bytes, *, keep: int) -> str:
-        """Add an entry, of which at least the newest `keep` are kept; the cursor after it."""
+    async def append(self, stream: str, entry: bytes, *, keep: int, ttl_s: float | None = None) -> str:
+        """Add an entry, of which at least the newest `keep` are kept; the cursor after it. The stream, with what it
+        keeps, lives `ttl_s` after its last append, or for ever."""
         ...
 
     async def read(self, stream: str, after: str = START, *, limit: int = 1000, wait_s: float = 0.0) -> Page:

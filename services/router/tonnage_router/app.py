@@ -45,6 +45,12 @@ def build_app(gateway: Gateway, registry: CollectorRegistry) -> FastAPI:
         """Requests waiting for capacity."""
         return {"schema": "tonnage.queue/1", "version": VERSION, "pools": gateway.admission.document()}
 
+    @app.get("/admin/sharing", tags=["admin"])
+    async def sharing() -> dict[str, Any]:
+        """What other replicas say; `null` where nothing is shared."""
+        found = gateway.sharing.document() if gateway.sharing is not None else None
+        return {"schema": "tonnage.sharing/1", "version": VERSION, "sharing": found}
+
     return app
 
 
@@ -70,6 +76,8 @@ def _endpoint(gateway: Gateway, endpoint: Endpoint) -> dict[str, Any]:
         "gpu_speed": candidate.gpu_speed,
         "adapters": sorted(candidate.adapters),
         "adapter_slots": candidate.adapter_slots,
+        "kv_block_size": candidate.kv_block_size,
+        "kv_events": endpoint.follower.document() if endpoint.follower is not None else None,
         "index_blocks": gateway.scheduler.index.blocks(candidate.slot),
         "requests_total": endpoint.requests,
         "failures_total": endpoint.failures,

@@ -20,10 +20,13 @@ from tonnage_router.gateway import Gateway
 from tonnage_router.prober import Prober
 from tonnage_router.sweeper import Sweeper
 from tonnage_router.wire.client import ClientConnection
+from tonnage_runtime.clock import SystemClock
 from tonnage_runtime.http_app import serve
+from tonnage_runtime.store_url import open_store
 
 if TYPE_CHECKING:
     from tonnage_router.adapters.kube_discovery import KubeDiscovery
+    from tonnage_router.sharing import Sharing
 
 
 class RouterService:
@@ -37,6 +40,15 @@ class RouterService:
         self._server: asyncio.Server | None = None
         self._owned: set[str] = set()
         self._cluster = self._watched_cluster()
+        self._sharing = self._shared()
+
+    def _shared(self) -> "Sharing | None":
+        url = self.gateway.settings.shared_store
+        if not url:
+            return None
+        from tonnage_router.sharing import Sharing
+
+        return Sharing(self.gateway, open_store(url, SystemClock()))
 
     def _watched_cluster(self) -> "KubeDiscovery | None":
         if self.gateway.settings.discovery != "kubernetes":
@@ -58,6 +70,8 @@ class RouterService:
         self._tasks += [loop.create_task(watch.run()) for watch in self._watches()]
         if self._cluster is not None:
             self._cluster.start()
+        if self._sharing is not None:
+            self._tasks.append(loop.create_task(self._sharing.run()))
 
     def _watches(self) -> list[FileWatch]:
         settings = self.gateway.settings
@@ -74,7 +88,7 @@ class RouterService:
         self.prober.follow()
 
     def _read_tenants(self, path: Path) -> None:
-        self.gateway.tenants.load(*read_tenants(path, self.gateway.settings.workers))
+        self.gateway.tenants.load(*read_tenants(path, self.gateway.settings.limit_shares))
 
     async def drain(self) -> None:
         """Take no new connection; let running answers end, for the drain timeout at most."""
@@ -103,6 +117,8 @@ class RouterService:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+        if self._sharing is not None:
+            await self._sharing.close()
         for client in list(self.gateway.clients):
             client.abort()
         for endpoint in self.gateway.fleet:

@@ -93,8 +93,8 @@ class RouterSettings(Settings):
     kubeconfig: str = ""
     """A kubeconfig, `~` for the user's own; empty is the pod's service account."""
     shared_store: str = ""
-    """`redis://host:port/0` (or `rediss://`, `unix://`): replicas and workers tell each other prefixes, load and tenants'
-    use through it, and tenants' limits hold for all of them together; empty shares nothing."""
+    """`redis://host:port/0` (or `rediss://`, `unix://`): replicas and workers tell each other prefixes, load and
+    tenants' use through it, and tenants' limits hold for all of them together; empty shares nothing."""
     fleet: str = Field(default="default", pattern=r"^[A-Za-z0-9._/-]{1,200}$")
     """Name of the replicas that share: others on the same store are not heard."""
     share_interval_s: float = Field(default=0.2, ge=0.02, le=10)
@@ -175,7 +175,7 @@ class RouterSettings(Settings):
 
     @property
     def limit_shares(self) -> int:
-        """Into how many shares limits that count requests are cut: one a worker, unless the workers share their counts."""
+        """Into how many shares limits that count requests are cut: one a worker, unless workers share their counts."""
         return 1 if self.shared_store else self.workers
 
     @model_validator(mode="after")

@@ -72,6 +72,11 @@ class TenantAccount:
     spec: TenantSpec
     held_tokens: int = 0
     used_tokens: int = 0
+    taken_tokens: int = 0
+    """Tokens taken from the bucket here, net of what was given back: what other replicas must charge too."""
+    taken_requests: int = 0
+    peer_held_tokens: int = 0
+    """Tokens that requests through other replicas hold."""
     _requests: TokenBucket | None = field(init=False)
     _tokens: TokenBucket | None = field(init=False)
 
@@ -87,7 +92,8 @@ class TenantAccount:
     def admit(self, tokens: int, now: float) -> Grant | Refusal:
         """Reserve for a request estimated at `tokens` (prompt and answer), or say which limit it is over."""
         spec = self.spec
-        if spec.concurrent_tokens is not None and self.held_tokens + tokens > spec.concurrent_tokens:
+        held = self.held_tokens + self.peer_held_tokens
+        if spec.concurrent_tokens is not None and held + tokens > spec.concurrent_tokens:
             alone = tokens > spec.concurrent_tokens
             return Refusal(Limit.CONCURRENT, None if alone else 1.0)
         if self._requests is not None and (wait := self._requests.wait_s(1.0, now)) > 0:
@@ -99,6 +105,8 @@ class TenantAccount:
         if self._requests is not None:
             self._requests.take(1.0, now)
         self.held_tokens += tokens
+        self.taken_tokens += tokens
+        self.taken_requests += 1
         return Grant(self, tokens)
 
     def settle(self, reserved: int, used: int | None, now: float) -> None:
@@ -106,5 +114,14 @@ class TenantAccount:
         self.held_tokens -= reserved
         charged = reserved if used is None else used
         self.used_tokens += charged
+        self.taken_tokens += charged - reserved
         if self._tokens is not None:
             self._tokens.give(reserved - charged, now)
+
+    def charge_peers(self, tokens: int, requests: int, now: float) -> None:
+        """Other replicas took this since they were last heard (negative: gave back). One charge is at most a full
+        bucket, so that what was admitted apart during an outage is paid back in a burst's time, not in an outage's."""
+        if self._tokens is not None:
+            self._tokens.give(-min(tokens, int(self._tokens.burst)), now)
+        if self._requests is not None:
+            self._requests.give(-min(requests, int(self._requests.burst)), now)
