@@ -6,6 +6,7 @@ import hashlib
 import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -40,6 +41,9 @@ from tonnage_sim.metric_types import Families
 from tonnage_sim.metrics import SimMetrics
 from tonnage_sim.settings import SimSettings
 
+if TYPE_CHECKING:
+    from tonnage_sim.kv_events import KvEventPublisher
+
 UNCOUNTED = frozenset({"/metrics", "/health", "/load", "/ping", "/version", "/server_info"})
 """Handlers that vLLM's http_* metrics leave out; the simulator's own are left out too."""
 INFERENCE = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings")
@@ -65,6 +69,7 @@ class Simulator:
     def __init__(self, service: Service, plan: EnginePlan, metrics: SimMetrics, basic: Basic, ports: Ports) -> None:
         self.service = service
         self.routes = Routes()
+        self.kv_events: KvEventPublisher | None = None
         self._plan = plan
         self._metrics = metrics
         self._basic = basic
@@ -79,10 +84,14 @@ class Simulator:
     async def running(self) -> AsyncIterator[None]:
         """The engine's task, alive inside the context."""
         task = asyncio.create_task(self.service.loop.run(), name="engine")
+        if self.kv_events is not None:
+            self.kv_events.start()
         try:
             yield
         finally:
             task.cancel()
+            if self.kv_events is not None:
+                self.kv_events.close()
             if self._expiry is not None:
                 self._expiry.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -162,6 +171,10 @@ def build_app(settings: SimSettings, ports: Ports) -> Simulator:
     basic = Basic(service, ports.registry, families, observer)
     simulator = Simulator(service, plan, metrics, basic, ports)
     _add_routes(simulator.routes, settings, service, metrics, basic)
+    if settings.kv_events_config is not None and plan.record_cache:
+        from tonnage_sim.kv_events import KvEventPublisher
+
+        simulator.kv_events = loop.cache_watcher = KvEventPublisher(settings.kv_events_config, settings.block_size)
     return simulator
 
 
@@ -177,10 +190,18 @@ def _service(
     for name, path in settings.lora_modules.items():
         models.adapters[name] = Adapter(name, path)
     lengths = LengthDraw(settings.output_tokens_median, settings.output_tokens_sigma)
-    described = settings.model_dump_json(exclude={"host", "port", "log_level"})
+    generator = Generator(
+        loop,
+        model=names[0],
+        block_size=settings.block_size,
+        seed=settings.seed,
+        lengths=lengths,
+        keep_prompts=plan.record_cache,
+    )
+    described = settings.model_dump_json(exclude={"host", "port", "log_level", "kv_events_config"})
     return Service(
         models=models,
-        generator=Generator(loop, model=names[0], block_size=settings.block_size, seed=settings.seed, lengths=lengths),
+        generator=generator,
         prompts=PromptReader(plan.config.max_model_len),
         loop=loop,
         clock=clock,

@@ -13,6 +13,30 @@ def _names(value: object) -> object:
     return value
 
 
+class KvEventsConfig(Settings):
+    """vLLM's `--kv-events-config`, by the same names. Addresses are bound as they are; port `*` takes a free one."""
+
+    enable_kv_cache_events: bool = True
+    """Publish what enters and leaves the prefix cache."""
+    publisher: Literal["zmq", "null"] = "zmq"
+    """How."""
+    endpoint: str = "tcp://*:5557"
+    """ZeroMQ address of the stream."""
+    replay_endpoint: str | None = None
+    """Address that answers replay requests."""
+    buffer_steps: Annotated[int, Field(ge=1)] = 10_000
+    """Batches kept for replay."""
+    hwm: Annotated[int, Field(ge=0)] = 100_000
+    """Batches that may wait for a slow subscriber."""
+    topic: str = ""
+    """Topic of the stream."""
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is published."""
+        return self.enable_kv_cache_events and self.publisher == "zmq"
+
+
 class SimSettings(Settings):
     """Names and defaults follow vLLM's engine arguments where it has them."""
 
@@ -66,6 +90,8 @@ class SimSettings(Settings):
     """Adapters served from the start: name to path."""
     check_lora_paths: bool = False
     """Refuse an adapter whose path is no directory here."""
+    kv_events_config: KvEventsConfig | None = None
+    """Publish KV events as vLLM does: JSON such as `{"endpoint": "tcp://127.0.0.1:5557"}`."""
     dev_mode: bool = False
     """Serve /reset_prefix_cache, /sleep, /wake_up and /is_sleeping, as VLLM_SERVER_DEV_MODE does."""
     output_tokens_median: Annotated[float, Field(gt=0, le=1e6)] = 200.0

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -47,6 +47,11 @@ class KvFollower:
         """The endpoint left."""
         self._wait_no_more()
         self._sockets.close()
+
+    def document(self) -> dict[str, Any]:
+        """As the admin API shows it. `next` is the number of the batch expected next."""
+        view, sync = self._view, self._sync
+        return {"live": sync.live, "complete": view.complete, "blocks": len(view), "next": sync.next}
 
     def restarted(self) -> None:
         """The engine behind the address is another process, as its metrics tell."""
@@ -93,7 +98,7 @@ class KvFollower:
             else:
                 self._wait_for_replay()
                 self._sockets.ask(effect.first)
-        self._tell()
+        self.tell()
 
     def _apply(self, payload: bytes) -> None:
         try:
@@ -118,10 +123,11 @@ class KvFollower:
             elif outcome is Outcome.MALFORMED:
                 self._view.complete = False
 
-    def _tell(self) -> None:
-        """Let decisions know whether this endpoint is told."""
+    def tell(self) -> None:
+        """Let decisions know whether this endpoint is told. An engine that has stored nothing yet is taken to have
+        blocks of the size that others have."""
         candidate, view = self._endpoint.candidate, self._view
-        size = view.block_size if self._sync.live else None
+        size = (view.block_size or self._gateway.prompts.usual_size) if self._sync.live else None
         candidate.kv_complete = view.complete
         if candidate.kv_block_size != size:
             candidate.kv_block_size = size

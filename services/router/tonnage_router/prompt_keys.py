@@ -48,6 +48,8 @@ class PromptKeys:
         self._hashes = gateway.profile.hashes_prompts
         self._seeds: dict[str, bytes] = {}
         self._sizes: tuple[int, ...] = ()
+        self.usual_size: int | None = None
+        """Tokens of a KV block, as the first engine told it."""
         self._tokenizers = _read_tokenizers(settings)
         self._mismatches = dict.fromkeys(self._tokenizers, 0)
         self._thread = ThreadPoolExecutor(1, "tokenizer") if self._tokenizers else None
@@ -57,6 +59,11 @@ class PromptKeys:
         """Some endpoint began or stopped to tell what it caches."""
         sizes = {endpoint.candidate.kv_block_size for endpoint in self._gateway.fleet}
         self._sizes = tuple(sorted(size for size in sizes if size is not None))
+        if self._sizes and self.usual_size is None:
+            self.usual_size = self._sizes[0]
+            for endpoint in self._gateway.fleet:
+                if endpoint.follower is not None:
+                    endpoint.follower.tell()
 
     def measure(self, exchange: "Exchange", then: "Callable[[Exchange], None]") -> None:
         """Set the exchange's prompt tokens and chains, then go on: at once, or when its text is encoded."""

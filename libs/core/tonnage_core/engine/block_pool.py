@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
+from tonnage_core.engine.cache_log import CacheChange, Evicted
 from tonnage_core.engine.prefix_cache import PrefixCache
 from tonnage_core.engine.types import BlockKey
 
@@ -27,6 +28,8 @@ class BlockPool:
         self.cache = PrefixCache()
         self.evicted = 0
         """Cached blocks that lost their content to an allocation, since the start."""
+        self.log: list[CacheChange] | None = None
+        """Changes of the cache in order, where somebody asked for them."""
         self._references = [0] * num_blocks
         self._keys: list[BlockKey | None] = [None] * num_blocks
         self._blank = list(range(num_blocks - 1, 0, -1))
@@ -75,6 +78,8 @@ class BlockPool:
     def _evict(self, count: int) -> list[int]:
         evictable, keys, discard = self._evictable, self._keys, self.cache.discard
         evicted = list(islice(evictable, count))
+        if self.log is not None:
+            self.log.append(Evicted(tuple(key for block in evicted if (key := keys[block]) is not None)))
         for block in evicted:
             key = keys[block]
             assert key is not None

@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
 from tonnage_core.engine.advance import Advance, Row
 from tonnage_core.engine.batch import Batch, StepClock
+from tonnage_core.engine.cache_log import CacheChange
 from tonnage_core.engine.config_checks import check_config, check_request
 from tonnage_core.engine.errors import DuplicateRequestError
 from tonnage_core.engine.jitter import uniform
@@ -16,6 +18,7 @@ from tonnage_core.engine.run_ahead import stretch
 from tonnage_core.engine.scheduler import Scheduler
 from tonnage_core.engine.sequence import LiveRequest, Sequence
 from tonnage_core.engine.types import (
+    BlockKey,
     EngineConfig,
     EngineCounters,
     EngineRequest,
@@ -52,6 +55,26 @@ class Engine:
         self._advance = Advance(self.scheduler, self.counters, keep_gaps=keep_gaps)
         self._live: dict[str, LiveRequest] = {}
         self._submitted = 0
+
+    def record_cache(self) -> None:
+        """Keep what happens to the prefix cache from here on, for `cache_changes`."""
+        self.kv.pool.log = []
+
+    def cache_changes(self) -> list[CacheChange]:
+        """Changes since the last call, in order; none unless recorded."""
+        log = self.kv.pool.log
+        if not log:
+            return []
+        self.kv.pool.log = []
+        return log
+
+    def cached_prefix(self, keys: SequenceOf[BlockKey]) -> int:
+        """Leading blocks of `keys` that are in the prefix cache."""
+        return len(self.kv.pool.cache.longest_prefix(keys))
+
+    def import_prefix(self, keys: SequenceOf[BlockKey]) -> int:
+        """Blocks brought in from elsewhere become cached and unheld, as far as there is room; how many were new."""
+        return self.kv.import_prefix(keys)
 
     def submit(self, request: EngineRequest, now: float) -> None:
         """Queue a request; raises RequestTooLongError, DuplicateRequestError or BadRequestError."""

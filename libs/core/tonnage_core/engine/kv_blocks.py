@@ -1,9 +1,12 @@
 """Block tables of sequences: hits, growth, copy on write, publishing, release, swap."""
 
+from collections.abc import Sequence as SequenceOf
+
 from tonnage_core.engine.block_keys import BlockKeys
 from tonnage_core.engine.block_pool import BlockPool
+from tonnage_core.engine.cache_log import Stored
 from tonnage_core.engine.sequence import Sequence
-from tonnage_core.engine.types import EngineConfig
+from tonnage_core.engine.types import BlockKey, EngineConfig
 
 
 class KvBlocks:
@@ -73,7 +76,23 @@ class KvBlocks:
             self.keys.extend(sequence, full)
             blocks = sequence.blocks[sequence.published : full]
             self.pool.publish(blocks, sequence.keys(sequence.published, full))
+            if self.pool.log is not None:
+                self.pool.log.append(_stored(sequence, sequence.published, full))
             sequence.published = full
+
+    def import_prefix(self, keys: SequenceOf[BlockKey]) -> int:
+        """Cache the blocks of `keys` whose content came from another engine; how many were new. What is there already
+        is not evicted to make room, and without room the rest is left out: it will be computed."""
+        pool = self.pool
+        if not pool.caching:
+            return 0
+        known = pool.cache.longest_prefix(keys)
+        pool.hold(known)
+        new = keys[len(known) : len(known) + pool.free]
+        blocks = pool.take(len(new))
+        pool.publish(blocks, new)
+        pool.release([*known, *blocks])
+        return len(new)
 
     def fork(self, parent: Sequence, samples: int) -> list[Sequence]:
         """The other samples of a computed prompt: they hold the same blocks and copy the partial one to write in it."""
@@ -114,3 +133,9 @@ class KvBlocks:
         self.free(sequence)
         sequence.swapped_tokens = tokens
         return tokens
+
+
+def _stored(sequence: Sequence, first: int, full: int) -> Stored:
+    parent = next(iter(sequence.keys(first - 1, first)), None) if first else None
+    keys = tuple(sequence.keys(first, full))
+    return Stored(sequence.request.request_id, sequence.sample, first, keys, parent)

@@ -59,7 +59,8 @@ class EventSync(Generic[T]):
         self._note = note
         self._replays = replays
         self._held: deque[_Held[T]] = deque(maxlen=max_held)
-        self._next: int | None = None
+        self.next: int | None = None
+        """Number of the batch that follows what was applied; None while unknown."""
         self._publisher = b""
         self._first: int | None = None
         self.live = False
@@ -68,7 +69,7 @@ class EventSync(Generic[T]):
     def connected(self) -> list[Effect[T]]:
         """The connection stands, perhaps again: begin from the publisher's first batch."""
         self._held.clear()
-        self._next = None
+        self.next = None
         if not self._replays:
             self.live = True
             return [Reset(False)]
@@ -97,13 +98,13 @@ class EventSync(Generic[T]):
 
     def replayed(self, number: int, batch: T) -> list[Effect[T]]:
         """A batch of the replay that was asked for."""
-        if self._first is None or self._next is None or number < self._next:
+        if self._first is None or self.next is None or number < self.next:
             return []
         effects: list[Effect[T]] = []
-        if number > self._next:  # the publisher's buffer no longer reaches back that far
+        if number > self.next:  # the publisher's buffer no longer reaches back that far
             self._note(Note.LOST)
             effects.append(Reset(False))
-        self._next = number + 1
+        self.next = number + 1
         return [*effects, Apply(batch)]
 
     def replay_ended(self) -> list[Effect[T]]:
@@ -111,7 +112,7 @@ class EventSync(Generic[T]):
         if self._first is None:
             return []
         self.live = True
-        stuck = self._next == self._first
+        stuck = self.next == self._first
         self._first = None
         return self._drain(stuck)
 
@@ -121,13 +122,13 @@ class EventSync(Generic[T]):
             return []
         self.live = True
         self._first = None
-        self._next = None
+        self.next = None
         self._note(Note.LOST)
         return [Reset(False), *self._drain(stuck=True)]
 
     def _ask(self, first: int) -> Replay:
         self.live = False
-        self._first = self._next = first
+        self._first = self.next = first
         return Replay(first)
 
     def _in_order(self, number: int, publisher: bytes, batch: T) -> list[Effect[T]]:
@@ -135,20 +136,20 @@ class EventSync(Generic[T]):
             changed, self._publisher = self._publisher != b"", publisher
             if changed:
                 return self._begin_again(number, publisher, batch)
-        if self._next is not None and number < self._next:
+        if self.next is not None and number < self.next:
             return self._begin_again(number, publisher, batch)
         effects: list[Effect[T]] = []
-        if self._next is not None and number > self._next:
+        if self.next is not None and number > self.next:
             self._note(Note.GAP)
             if self._replays:
-                ask = self._ask(self._next)
+                ask = self._ask(self.next)
                 self._held.append((number, publisher, batch))
                 return [ask]
             self._note(Note.LOST)
             effects.append(Reset(False))
-        elif self._next is None and number == 0:
+        elif self.next is None and number == 0:
             effects.append(Reset(True))
-        self._next = number + 1
+        self.next = number + 1
         return [*effects, Apply(batch)]
 
     def _begin_again(self, number: int, publisher: bytes, batch: T) -> list[Effect[T]]:
@@ -163,12 +164,12 @@ class EventSync(Generic[T]):
         effects: list[Effect[T]] = []
         held, self._held = list(self._held), deque(maxlen=self._held.maxlen)
         for place, (number, publisher, batch) in enumerate(held):
-            if self._next is not None and number < self._next:
+            if self.next is not None and number < self.next:
                 continue  # the replay had it
-            if stuck and self._next is not None and number > self._next:
+            if stuck and self.next is not None and number > self.next:
                 self._note(Note.LOST)
                 effects.append(Reset(False))
-                self._next = number
+                self.next = number
             stuck = False
             effects += self._in_order(number, publisher, batch)
             if not self.live:

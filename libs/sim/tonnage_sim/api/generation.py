@@ -32,7 +32,16 @@ class Ask:
 class Generator:
     """Makes samples and their engine requests; as in vLLM, `n` samples are `n` requests that share prompt blocks."""
 
-    def __init__(self, loop: EngineLoop, *, model: str, block_size: int, seed: int, lengths: LengthDraw) -> None:
+    def __init__(
+        self,
+        loop: EngineLoop,
+        *,
+        model: str,
+        block_size: int,
+        seed: int,
+        lengths: LengthDraw,
+        keep_prompts: bool = False,
+    ) -> None:
         self._loop = loop
         self._model = model
         self._block_bytes = block_size * _TOKEN_BYTES
@@ -40,6 +49,7 @@ class Generator:
         self._seed = str(seed).encode()
         self._lengths = lengths
         self._ids = count()
+        self._keep_prompts = keep_prompts
 
     def prepare(self, asks: Sequence[Ask], sink: Sink) -> list[tuple[EngineRequest, Sample]]:
         """The samples of every prompt, in the order of their choices; nothing is queued yet."""
@@ -92,6 +102,8 @@ class Generator:
                 parent=parent,
                 adapter=ask.adapter,
                 max_tokens=ask.rules.max_tokens,
+                salt=ask.salt,
+                prompt=ids if self._keep_prompts else (),
             )
             made.append((request, sample))
         return made

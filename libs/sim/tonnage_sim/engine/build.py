@@ -25,10 +25,15 @@ class EnginePlan:
     seed: int
     kv_bytes: int
     """Bytes of all KV blocks on one GPU."""
+    record_cache: bool = False
+    """Keep what happens to the prefix cache, for its events."""
 
     def make(self) -> Engine:
         """A fresh engine."""
-        return Engine(self.config, self.step_clock, model=self.model, seed=self.seed)
+        engine = Engine(self.config, self.step_clock, model=self.model, seed=self.seed)
+        if self.record_cache:
+            engine.record_cache()
+        return engine
 
 
 def plan_engine(settings: SimSettings, shape: ModelShape, gpu: GpuSpec, model: str) -> EnginePlan:
@@ -59,4 +64,6 @@ def plan_engine(settings: SimSettings, shape: ModelShape, gpu: GpuSpec, model: s
         logger.warning("context shortened to what the KV cache holds", extra={"max_model_len": config.max_model_len})
     step_clock = AdjustableStepClock(step_time_for(shape, gpu, tp=settings.tp, kv_dtype=settings.kv_dtype))
     kv_bytes = config.num_blocks * config.block_size * shape.kv_bytes_per_token(settings.kv_dtype, settings.tp)
-    return EnginePlan(config, step_clock, model, settings.seed, kv_bytes)
+    events = settings.kv_events_config
+    record = events is not None and events.on and config.enable_prefix_caching
+    return EnginePlan(config, step_clock, model, settings.seed, kv_bytes, record)

@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
+from tonnage_core.engine.cache_log import CacheChange
 from tonnage_core.engine.engine import Engine
 from tonnage_core.engine.types import EngineRequest, EngineStats, RowResult, StepResult
 from tonnage_sim.engine.clock import EngineClock
@@ -16,6 +18,19 @@ logger = logging.getLogger(__name__)
 
 _STEPS_A_TURN = 8
 """Steps that are due run back to back, up to this many before other tasks get their turn."""
+
+
+class CacheWatcher(Protocol):
+    """Who hears what happens to the prefix cache."""
+
+    def changed(self, changes: Sequence[CacheChange], samples: Mapping[str, Sample]) -> None:
+        """What a step did, as it is decided; `samples` are those in the engine."""
+
+    def step_ended(self) -> None:
+        """What was told since the last end exists from now on."""
+
+    def cleared(self) -> None:
+        """The cache is empty."""
 
 
 class EngineLoop:
@@ -33,6 +48,7 @@ class EngineLoop:
         self._clock = clock
         self._observer = observer
         self.outbox = outbox
+        self.cache_watcher: CacheWatcher | None = None
         self._samples: dict[str, Sample] = {}
         self._wake: asyncio.Future[None] | None = None
         self._held = False
@@ -118,6 +134,8 @@ class EngineLoop:
         if self.busy:
             return False
         self._engine = self._make_engine()
+        if self.cache_watcher is not None:
+            self.cache_watcher.cleared()
         return True
 
     async def run(self) -> None:
@@ -156,7 +174,10 @@ class EngineLoop:
         if start_s is not None and self._stood_still:
             start_s = max(start_s, self._clock.now())
         self._stood_still = False
-        return None if start_s is None else self._engine.step(start_s)
+        result = None if start_s is None else self._engine.step(start_s)
+        if self.cache_watcher is not None:
+            self.cache_watcher.changed(self._engine.cache_changes(), self._samples)
+        return result
 
     async def _sleep_until_woken(self) -> None:
         self._wake = asyncio.get_running_loop().create_future()
@@ -171,6 +192,8 @@ class EngineLoop:
 
     def _deliver(self, result: StepResult) -> None:
         samples, observer, end_s = self._samples, self._observer, result.end_s
+        if self.cache_watcher is not None:
+            self.cache_watcher.step_ended()
         for row in result.rows:
             sample = samples.get(row.request_id)
             if sample is None:

@@ -1,5 +1,6 @@
 """One generation in the engine, and the way its tokens go back to the client."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,6 +31,7 @@ class Sample:
     sink: Sink
     parent: "Parent"
     adapter: str | None = None
+    salt: str | None = None
     max_tokens: int = 0
     arrived_s: float = 0.0
     scheduled_s: float | None = None
@@ -39,6 +41,8 @@ class Sample:
     cached_tokens: int | None = None
     """Prompt tokens found in the cache; None until it is scheduled."""
     preemptions: int = 0
+    prompt: Sequence[int] = ()
+    """Ids of the prompt; kept only where KV events tell them."""
 
 
 @dataclass(slots=True, eq=False)
