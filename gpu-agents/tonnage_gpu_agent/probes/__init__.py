@@ -50,6 +50,7 @@ PROBES: tuple[ProbeEntry, ...] = (
     _entry("prefill_chunk", False, "a Llama-8B-shaped prefill chunk"),
     _entry("p2p_copy", False, "copies to each peer GPU"),
     _entry("collectives", False, "NCCL collectives over the node's GPUs"),
+    _entry("tensor_parallel", False, "a Llama-70B-shaped decode step over the node's GPUs"),
     _entry("disk_read", False, "a file into host memory, from disk and from the page cache"),
 )
 """In the order they run."""

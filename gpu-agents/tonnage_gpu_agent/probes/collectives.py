@@ -1,90 +1,54 @@
 """NCCL collectives over this GPU and its peers: small sizes for latency, large ones for bandwidth, sums checked."""
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 from tonnage_core.gpu_health.measurement import Measurement, PointStatus
-from tonnage_gpu_agent.probes.probe import MIB, Bench
+from tonnage_gpu_agent.probes.probe import Bench
+from tonnage_gpu_agent.probes.rank_world import WorldError, rank_points, without_world
 
-LEAST_SHM_BYTES = 64 * MIB
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
+RANK_MODULE = "tonnage_gpu_agent.probes.collective_rank"
 
 
 class Collectives:
-    """One process a GPU. The environment is checked first: a small /dev/shm makes healthy GPUs hang or fail."""
+    """One process a GPU, 1 KiB to 1 GiB, launched one by one and in a CUDA graph."""
 
     def unsupported(self, bench: Bench) -> str | None:
         """Needs another GPU, NCCL, and shared memory."""
-        if not bench.peers:
-            return "one GPU has no peers"
-        import torch.distributed as distributed
-
-        if not distributed.is_nccl_available():
-            return "this torch has no NCCL"
-        shm = os.statvfs("/dev/shm")
-        size = shm.f_frsize * shm.f_blocks
-        return None if size > LEAST_SHM_BYTES else f"/dev/shm has {size // MIB} MiB: NCCL needs more than 64"
+        return without_world(bench)
 
     def points(self, bench: Bench) -> Iterator[Measurement]:
-        """Every power of two of ranks up to all GPUs."""
-        most = 1 + len(bench.peers)
-        ranks = 2
-        while ranks <= most:
+        """Every number of ranks from two to all GPUs."""
+        for ranks in range(2, 2 + len(bench.peers)):
             with bench.helping():
                 points = list(self._world(ranks))
             yield from points
-            ranks *= 2
 
     def _world(self, ranks: int) -> Iterator[Measurement]:
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "tonnage_gpu_agent.probes.collective_rank", folder, str(ranks)]
-            workers = [
-                subprocess.Popen(
-                    [*command, str(rank)],
-                    stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    text=True,
-                )
-                for rank in range(ranks)
-            ]
-            try:
-                out, _ = workers[0].communicate(timeout=TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                yield Measurement(
-                    "allreduce",
-                    PointStatus.ERROR,
-                    detail=f"{ranks} ranks hung for {TIMEOUT_S:.0f} s",
-                    params={"ranks": ranks},
-                )
-                return
-            finally:
-                for worker in workers:
-                    worker.kill()
-                    worker.wait()
-        if workers[0].returncode != 0 and not out:
-            yield Measurement("allreduce", PointStatus.ERROR, detail="NCCL could not start", params={"ranks": ranks})
-            return
-        for line in out.splitlines():
-            yield _point(json.loads(line), ranks)
+        try:
+            for found in rank_points(RANK_MODULE, ranks, TIMEOUT_S):
+                yield _point(found, ranks)
+        except WorldError as error:
+            yield Measurement("allreduce", PointStatus.ERROR, detail=str(error), params={"ranks": ranks})
 
 
-def _point(found: dict[str, float | str], ranks: int) -> Measurement:
+def _point(found: dict[str, Any], ranks: int) -> Measurement:
     """Bus bandwidth as nccl-tests defines it, so that it compares with a link's speed whatever the ranks."""
-    nbytes, us = float(found["bytes"]), float(found["us"])
-    share = {"allreduce": 2 * (ranks - 1) / ranks}.get(str(found["name"]), (ranks - 1) / ranks)
-    right = found["wrong"] == 0
+    name, nbytes = str(found["name"]), float(found["bytes"])
+    params: dict[str, float | str] = {"ranks": ranks, "bytes": nbytes, "mode": str(found["mode"])}
+    if "why" in found:
+        return Measurement(name, PointStatus.UNSUPPORTED, detail=str(found["why"]), params=params)
+    us, wrong = float(found["us"]), int(found["wrong"])
+    share = 2 * (ranks - 1) / ranks if name.startswith("allreduce") else (ranks - 1) / ranks
     return Measurement(
-        str(found["name"]),
-        PointStatus.OK if right else PointStatus.WRONG,
-        nbytes * share / us / 1e3,
+        name,
+        PointStatus.WRONG if wrong else PointStatus.OK,
+        nbytes * (1.0 if name == "sendrecv" else share) / us / 1e3,
         "GB/s",
         bytes=int(nbytes),
-        params={"ranks": ranks, "bytes": nbytes, "us": us},
-        detail="" if right else f"{found['wrong']} wrong elements",
+        params={**params, "us": us},
+        detail=f"{wrong} wrong elements" if wrong else "",
     )
 
 

@@ -101,6 +101,7 @@ class DecodeStep:
 
         self.ids = bench.integers(0, shape.vocabulary, tokens, dtype=torch.int64)
         self.x, self.residual, self.normed = (buffer(tokens, shape.hidden) for _ in range(3))
+        self.partial = self.x
         self.qkv = buffer(tokens, shape.heads + 2 * shape.kv_heads, shape.head_dim)
         self.q, self.attended = (buffer(tokens, shape.heads, shape.head_dim) for _ in range(2))
         self.gate_up, self.gated = buffer(tokens, 2 * shape.intermediate), buffer(tokens, shape.intermediate)
@@ -119,13 +120,20 @@ class DecodeStep:
 
     def __call__(self) -> None:
         """Embedding, every layer, the head, greedy sampling."""
+        torch.index_select(self.weights.embedding, 0, self.ids, out=self.x)
+        self.layers_and_head()
+        torch.argmax(self.logits, -1, out=self.next_ids)
+
+    def layers_and_head(self) -> None:
+        """Everything between the embedding and sampling."""
         w = self.weights
-        torch.index_select(w.embedding, 0, self.ids, out=self.x)
         for layer in range(w.shape.layers):
             self._layer(layer)
         add_rms_norm(self.x, self.residual, w.norm, self.normed)
         torch.mm(self.normed, w.head.t(), out=self.logits)
-        torch.argmax(self.logits, -1, out=self.next_ids)
+
+    def sum_ranks(self) -> None:
+        """Where tensor-parallel ranks add up `partial` into `x`: one GPU has the whole sum."""
 
     def _layer(self, layer: int) -> None:
         w, shape = self.weights, self.weights.shape
@@ -137,11 +145,13 @@ class DecodeStep:
         self.attention(
             self.q.view(four), self.pool.k, self.pool.v, self.tables[group], self.lengths, self.attended.view(four)
         )
-        torch.mm(self.attended.view(self.tokens, -1), w.out[layer].t(), out=self.x)
+        torch.mm(self.attended.view(self.tokens, -1), w.out[layer].t(), out=self.partial)
+        self.sum_ranks()
         add_rms_norm(self.x, self.residual, w.norm, self.normed)
         torch.mm(self.normed, w.gate_up[layer].t(), out=self.gate_up)
         silu_multiply(self.gate_up, self.gated)
-        torch.mm(self.gated, w.down[layer].t(), out=self.x)
+        torch.mm(self.gated, w.down[layer].t(), out=self.partial)
+        self.sum_ranks()
 
     def nbytes(self, context: int) -> int:
         """Bytes the step has to read: the weights once, the cache of every sequence."""

@@ -26,6 +26,18 @@ class P2pCopy:
             error = 0.0 if torch.equal(target.to(bench.device), source) else float("inf")
             point = bandwidth("p2p_copy", GIB, timing, peer=str(peer.index), direct=int(direct))
             yield judged(point, error, 0.0)
+            if not bench.quick:
+                yield from self._sweep(bench, source, target, peer)
+
+    def _sweep(
+        self, bench: Bench, source: torch.Tensor, target: torch.Tensor, peer: torch.device
+    ) -> Iterator[Measurement]:
+        """1 KiB to 1 GiB, launched one by one and in a graph."""
+        for power in range(10, 31, 2):
+            nbytes = 1 << power
+            call = partial(target[: nbytes // 4].copy_, source[: nbytes // 4])
+            for mode, run in (("eager", bench.timer.eager), ("graph", bench.timer.graph)):
+                yield bandwidth("p2p_sweep", nbytes, run([call]), peer=str(peer.index), mode=mode)
 
 
 probe = P2pCopy()

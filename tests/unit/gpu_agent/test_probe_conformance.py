@@ -13,7 +13,7 @@ from tonnage_gpu_agent.probes.gemm import GemmSweep
 from tonnage_gpu_agent.probes.probe import Bench, judged, relative_error
 from tonnage_gpu_agent.probes.timing import HostTimer
 
-NEEDS_A_GPU = {"gemm_fp8", "kv_allocator", "pin_cost", "p2p_copy", "collectives"}
+NEEDS_A_GPU = {"gemm_fp8", "kv_allocator", "pin_cost", "p2p_copy", "collectives", "tensor_parallel"}
 SLOW_IN_THE_INTERPRETER = {"decode_step", "verify_step", "decode_attention", "lora_gemm", "attention", "prefill_chunk"}
 """Their kernels have tests of their own; here they run once, by the step of one decode."""
 
