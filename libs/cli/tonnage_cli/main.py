@@ -12,6 +12,8 @@ COMMANDS: dict[str, str] = {
     "accuracy": "accuracy",
     "load": "load",
     "memory": "memory",
+    "plan": "plan",
+    "predict": "predict",
     "probe": "probe",
     "replay": "replay",
     "simulate": "simulate",

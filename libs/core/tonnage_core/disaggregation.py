@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 GBIT = 0.125
 """GB/s in one Gbit/s."""
+FREE_TOKENS = 256
+"""Rows at which matrix products of 16-bit weights turn from memory to compute on current cards (150 to 300)."""
 
 
 def kv_bytes(tokens: int, bytes_per_token: float) -> float:
@@ -27,7 +29,8 @@ class Handover:
     `uncached_decode` and `uncached_prefill` are the prompt tokens that the decode and the prefill endpoint would still
     have to compute; all `prompt_tokens` but those the decode endpoint holds are moved. `prefill_s_per_token` is what a
     token costs to compute, `waiting_decode_s` and `waiting_prefill_s` the queue before each. `decode_rows` are requests
-    that generate on the decode endpoint now: a prefill there stalls every one of them. `hop_s` is the second call.
+    that generate on the decode endpoint now: a prefill there stalls every one of them, but for the first `free_tokens`,
+    which a step takes along while it is limited by reading weights (about the ridge point). `hop_s` is the second call.
     """
 
     prompt_tokens: int
@@ -40,6 +43,7 @@ class Handover:
     latency_s: float = 0.001
     hop_s: float = 0.003
     overlap: float = 0.0
+    free_tokens: int = FREE_TOKENS
     waiting_decode_s: float = 0.0
     waiting_prefill_s: float = 0.0
 
@@ -60,12 +64,13 @@ class Verdict:
 def handover(case: Handover) -> Verdict:
     """Compare prefilling beside the decodes with prefilling elsewhere and moving the KV.
 
-    Beside n generating requests a prefill of p seconds costs its own user p and the others n x p; elsewhere it costs
-    its user the prefill there, the transfer and the second call, and nobody else anything. So it pays with long
-    uncached prompts, busy decode endpoints and quick links, and never on an idle decode endpoint.
+    Beside n generating requests a prefill of p seconds costs its own user p and the others n x p, less what steps take
+    along for free; elsewhere it costs its user the prefill there, the transfer and the second call, and nobody else
+    anything. So it pays with long uncached prompts, busy decode endpoints and quick links, and never on an idle one.
     """
     beside = case.uncached_decode * case.prefill_s_per_token
-    aggregated = case.waiting_decode_s + beside * (1 + case.decode_rows)
+    stall = max(0, case.uncached_decode - case.free_tokens) * case.prefill_s_per_token
+    aggregated = case.waiting_decode_s + beside + stall * case.decode_rows
     moved = kv_bytes(case.uncached_decode, case.kv_bytes_per_token)
     move = transfer_s(moved, case.link_gbps, case.latency_s, case.overlap)
     elsewhere = case.uncached_prefill * case.prefill_s_per_token
@@ -88,13 +93,14 @@ def shortest_paying_prompt(
     latency_s: float = 0.001,
     hop_s: float = 0.003,
     overlap: float = 0.0,
+    free_tokens: int = FREE_TOKENS,
 ) -> int | None:
     """Fewest uncached prompt tokens from which on a handover pays with empty queues; None: at no length.
 
-    n x p x t > latency + hop + t x bytes / link, solved for the tokens t.
+    n x p x (t - free) > latency + hop + t x bytes / link, solved for the tokens t.
     """
     stall = decode_rows * prefill_s_per_token
     moving = (1 - overlap) * kv_bytes_per_token / (link_gbps * 1e9)
     if stall <= moving:
         return None
-    return int((latency_s + hop_s) / (stall - moving)) + 1
+    return int((latency_s + hop_s + stall * free_tokens) / (stall - moving)) + 1

@@ -22,7 +22,7 @@ CASE = Handover(
 def test_a_long_prompt_beside_forty_decodes_pays_and_says_why() -> None:
     verdict = handover(CASE)
     assert verdict.pays
-    assert verdict.aggregated_s == pytest.approx(0.4 * 41)
+    assert verdict.aggregated_s == pytest.approx(0.4 + 40 * 25e-6 * (16000 - 256))
     assert verdict.transfer_s == pytest.approx(0.001 + 16000 * 131072 / 50e9)
     assert "40 decodes" in verdict.reason
 
