@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tonnage_router.fleet import endpoint_id
 from tonnage_router.gateway import Gateway
+from tonnage_router.ranks import by_rank
 from tonnage_router.settings import EndpointSpec
 
 
@@ -14,7 +15,7 @@ def reconcile(gateway: Gateway, wanted: Sequence[EndpointSpec], owned: set[str])
     and its health start anew. Requests running on a leaver end by themselves.
     """
     fleet = gateway.fleet
-    specs = {endpoint_id(spec): spec for spec in wanted}
+    specs = {endpoint_id(spec): spec for spec in by_rank(wanted)}
     for name in owned:
         endpoint = fleet.by_id.get(name)
         if endpoint is not None and specs.get(name) != endpoint.spec:

@@ -114,6 +114,9 @@ class Fleet:
         endpoint = Endpoint(spec, slot, self._settings, breaker)
         if endpoint.id in self.by_id:
             raise SettingsError(f"endpoint {endpoint.id} is listed twice: give each a unique id or url")
+        for other in self.by_id.values():
+            if other.authority == endpoint.authority:  # another rank of the same engine: it has the same adapters
+                endpoint.residency = other.residency
         self.by_id[endpoint.id] = endpoint
         self.by_slot[slot] = endpoint
         if spec.model:

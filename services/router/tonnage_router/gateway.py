@@ -32,6 +32,7 @@ from tonnage_router.metrics import MAX_REQUEST_KEYS, RouterMetrics
 from tonnage_router.models import ModelList
 from tonnage_router.profiles import profile_of
 from tonnage_router.prompt_keys import PromptKeys
+from tonnage_router.ranks import by_rank
 from tonnage_router.rewriter import Rewriter
 from tonnage_router.settings import EndpointSpec, RouterSettings
 from tonnage_router.tenants import Tenants
@@ -79,7 +80,7 @@ class Gateway:
         self.probe_wanted: set[str] = set()
         """Endpoints whose health traffic has put in doubt: the prober looks at them next."""
         self.prompts = PromptKeys(self)
-        for spec in settings.endpoints:
+        for spec in by_rank(settings.endpoints):
             self.add_endpoint(spec)
 
     def add_endpoint(self, spec: EndpointSpec) -> Endpoint:

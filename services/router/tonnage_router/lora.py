@@ -10,6 +10,7 @@ from tonnage_router.adapters.http_call import call
 from tonnage_router.errors import ProbeError
 
 if TYPE_CHECKING:
+    from tonnage_core.scheduling.residency import Residency
     from tonnage_router.exchange import Exchange
     from tonnage_router.fleet import Endpoint
     from tonnage_router.settings import AdapterSpec
@@ -21,12 +22,13 @@ ALREADY = b"already been loaded"
 
 
 class LoraLoader:
-    """Single-flight loads by (endpoint, adapter); requests that need the adapter wait for the same load."""
+    """Single-flight loads by (engine, adapter); requests that need the adapter wait for the same load. Ranks of one
+    engine share its residency."""
 
     def __init__(self, specs: "list[AdapterSpec]", timeout_s: float, counts: dict[str, int]) -> None:
         self.specs = {spec.name: spec for spec in specs}
         self._timeout_s = timeout_s
-        self._waiting: dict[tuple[str, str], list[Exchange]] = {}
+        self._waiting: dict[tuple[Residency, str], list[Exchange]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._counts = counts
 
@@ -41,7 +43,7 @@ class LoraLoader:
         spec = self.specs.get(name) if name is not None else None
         if spec is None or endpoint.residency.holds(spec.name):
             return True
-        key = (endpoint.id, spec.name)
+        key = (endpoint.residency, spec.name)
         waiting = self._waiting.get(key)
         if waiting is not None:
             waiting.append(exchange)
@@ -69,8 +71,9 @@ class LoraLoader:
             endpoint.residency.end_load(spec.name, loaded)
             self._publish(endpoint)
             self._count("loaded" if loaded else "failed")
-            for exchange in self._waiting.pop((endpoint.id, spec.name), []):
-                if not exchange.ended and exchange.endpoint is endpoint:
+            for exchange in self._waiting.pop((endpoint.residency, spec.name), []):
+                there = exchange.endpoint
+                if not exchange.ended and there is not None and there.residency is endpoint.residency:
                     exchange.adapter_ready() if loaded else exchange.adapter_failed()
 
     async def _make_room(self, endpoint: "Endpoint", name: str) -> None:

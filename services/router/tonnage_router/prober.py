@@ -15,6 +15,7 @@ from tonnage_router.gateway import Gateway
 from tonnage_router.kv_watch import KvWatch
 from tonnage_router.models import listed_models
 from tonnage_router.observations import Observations
+from tonnage_router.ranks import of_rank
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +115,11 @@ class Prober:
         """GET /metrics: queue, KV use, capacity. Unknown stays unknown; old values expire."""
         try:
             answer = await call(endpoint.host, endpoint.port, "/metrics", timeout_s=PROBE_TIMEOUT_S)
-            gauges = engine_metrics.parse(answer.body) if answer.status == 200 else None
+            gauges = (
+                engine_metrics.parse(of_rank(answer.body, endpoint.spec.data_parallel_rank))
+                if answer.status == 200
+                else None
+            )
         except ProbeError:
             gauges = None
         self._observed.gauges(endpoint, gauges, time.monotonic())

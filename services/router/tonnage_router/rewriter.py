@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from tonnage_router.body import splice
 from tonnage_router.body.sse import UsageStripper
+from tonnage_router.ranks import HEADER
 from tonnage_router.wire.headers import lines
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 WITH_STREAM_OPTIONS = frozenset({b"/v1/chat/completions", b"/v1/completions"})
 NOTHING: frozenset[bytes] = frozenset()
+RANK = frozenset({HEADER})
 KEY = frozenset({b"authorization"})
 KEY_AND_ENCODING = frozenset({b"authorization", b"accept-encoding"})
 
@@ -50,10 +52,15 @@ class Rewriter:
     def header_lines(self, exchange: "Exchange", endpoint: "Endpoint") -> bytes:
         """End-to-end headers. With tenants, their keys stay here and the endpoint's own key goes instead; compressed
         answers are not asked for where usage must be read."""
+        rank = endpoint.spec.data_parallel_rank
+        kept = self._kept_lines(exchange, endpoint, NOTHING if rank is None else RANK)
+        return kept if rank is None else b"%b%b: %d\r\n" % (kept, HEADER, rank)
+
+    def _kept_lines(self, exchange: "Exchange", endpoint: "Endpoint", without: frozenset[bytes]) -> bytes:
         incoming = exchange.incoming
         if not self._keys_are_tenants:
-            return lines(incoming.headers, incoming.connection, NOTHING)
+            return lines(incoming.headers, incoming.connection, without)
         counts = exchange.account is not None and exchange.account.spec.counts_tokens
-        kept = lines(incoming.headers, incoming.connection, KEY_AND_ENCODING if counts else KEY)
+        kept = lines(incoming.headers, incoming.connection, without | (KEY_AND_ENCODING if counts else KEY))
         key = endpoint.spec.api_key
         return kept if key is None else b"%bauthorization: Bearer %b\r\n" % (kept, key.encode())

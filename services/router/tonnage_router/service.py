@@ -18,6 +18,7 @@ from tonnage_router.discovery import reconcile
 from tonnage_router.fleet import endpoint_id
 from tonnage_router.gateway import Gateway
 from tonnage_router.prober import Prober
+from tonnage_router.ranks import by_rank
 from tonnage_router.sweeper import Sweeper
 from tonnage_router.wire.client import ClientConnection
 from tonnage_runtime.clock import SystemClock
@@ -77,7 +78,7 @@ class RouterService:
         settings = self.gateway.settings
         watches = []
         if settings.endpoints_file is not None:
-            self._owned = {endpoint_id(spec) for spec in read_endpoints(settings.endpoints_file)}
+            self._owned = {endpoint_id(spec) for spec in by_rank(read_endpoints(settings.endpoints_file))}
             watches.append(FileWatch(settings.endpoints_file, self._read_endpoints, settings.reload_interval_s))
         if settings.tenants_file is not None:
             watches.append(FileWatch(settings.tenants_file, self._read_tenants, settings.reload_interval_s))

@@ -1,12 +1,14 @@
 """A router on loopback over engines that a test scripts byte by byte."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import httptools
+import msgspec
 import pytest
+import zmq
 from prometheus_client import CollectorRegistry
 
 from tonnage_router.gateway import Gateway
@@ -259,3 +261,50 @@ async def route() -> AsyncIterator[Callable[..., Awaitable[Router]]]:
     yield start
     for router in routers:
         await router.stop()
+
+
+class Publisher:
+    """A publisher that a test scripts, on the ports of ranks 0 and up."""
+
+    def __init__(self) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.sockets: list[zmq.Socket[bytes]] = []
+        self.numbers: list[int] = []
+        self.port = 0
+
+    def bind(self, ranks: int = 1) -> int:
+        for base in range(20_000, 60_000, 37):
+            made = [self.context.socket(zmq.PUB) for _ in range(ranks)]
+            try:
+                for rank, socket in enumerate(made):
+                    socket.setsockopt(zmq.LINGER, 0)
+                    socket.bind(f"tcp://127.0.0.1:{base + rank}")
+            except zmq.ZMQError:
+                for socket in made:
+                    socket.close()
+                continue
+            self.sockets, self.numbers, self.port = made, [0] * ranks, base
+            return base
+        raise OSError("no free ports")
+
+    def send(self, payload: bytes, rank: int = 0) -> None:
+        number, self.numbers[rank] = self.numbers[rank], self.numbers[rank] + 1
+        self.sockets[rank].send_multipart([b"", number.to_bytes(8, "big"), payload])
+
+    def stored(self, tokens: list[int], name: bytes = b"x", rank: int = 0, size: int = 16, **fields: Any) -> None:
+        names = [name + bytes([n]) for n in range(len(tokens) // size)]
+        event = {
+            "type": "BlockStored", "block_hashes": names, "parent_block_hash": None, "token_ids": tokens,
+            "block_size": size, "lora_id": None, "medium": "GPU", "lora_name": None, **fields,
+        }  # fmt: skip
+        self.send(msgspec.msgpack.encode([0.0, [event], rank]), rank)
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    made = Publisher()
+    yield made
+    made.close()
