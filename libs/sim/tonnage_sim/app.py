@@ -21,6 +21,7 @@ from tonnage_sim.api.completions import Completions
 from tonnage_sim.api.dev import Dev
 from tonnage_sim.api.embeddings import Embeddings
 from tonnage_sim.api.generation import Generator
+from tonnage_sim.api.handover import Handover
 from tonnage_sim.api.models import Adapter, Models
 from tonnage_sim.api.prompts import PromptReader
 from tonnage_sim.api.service import Service
@@ -211,6 +212,17 @@ def _service(
         max_loras=settings.max_loras,
         check_lora_paths=settings.check_lora_paths,
         new_id=lambda: secrets.token_hex(8),
+        handover=Handover(
+            settings.role,
+            where=(settings.host, settings.port),
+            tp=settings.tp,
+            bytes_per_token=plan.kv_bytes * settings.tp / (plan.config.num_blocks * plan.config.block_size),
+            link_gbps=settings.kv_link_gbps,
+            latency_s=settings.kv_link_latency_ms / 1e3,
+            generator=generator,
+            loop=loop,
+            clock=clock,
+        ),
     )
 
 

@@ -92,6 +92,13 @@ class SimSettings(Settings):
     """Refuse an adapter whose path is no directory here."""
     kv_events_config: KvEventsConfig | None = None
     """Publish KV events as vLLM does: JSON such as `{"endpoint": "tcp://127.0.0.1:5557"}`."""
+    role: Literal["none", "both", "prefill", "decode"] = "none"
+    """Part in disaggregated serving: `prefill` answers with `kv_transfer_params`, `decode` brings the KV over its link
+    first; `none` ignores them, as an engine without a KV connector does."""
+    kv_link_gbps: Annotated[float, Field(gt=0)] = 50.0
+    """GB/s at which KV comes from a prefill engine."""
+    kv_link_latency_ms: Annotated[float, Field(ge=0, le=10000)] = 1.0
+    """Engine milliseconds that a transfer takes before its first byte."""
     dev_mode: bool = False
     """Serve /reset_prefix_cache, /sleep, /wake_up and /is_sleeping, as VLLM_SERVER_DEV_MODE does."""
     output_tokens_median: Annotated[float, Field(gt=0, le=1e6)] = 200.0

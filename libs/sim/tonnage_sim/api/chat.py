@@ -36,6 +36,7 @@ class Chat:
         prompt = self._prompt(body, messages)
         ask = self._ask(body, prompt, adapter.name if adapter else None, service.priority(request, body.priority))
         look = self._look(body, request, model, prompt, messages)
+        await service.handover.bring(body.kv_transfer_params, [ask])
         if body.stream:
             self._stream(exchange, ask, look)
             return None
@@ -46,7 +47,11 @@ class Chat:
         service.generator.submit(prepared)
         await collect.wait()
         top_prompt = body.top_logprobs if body.echo and body.prompt_logprobs is None else body.prompt_logprobs
-        return json_response(self._whole(look, samples, collect, top_prompt))
+        whole = self._whole(look, samples, collect, top_prompt)
+        whole["kv_transfer_params"] = service.handover.offer(
+            body.kv_transfer_params, samples, collect.reasons[samples[0]]
+        )
+        return json_response(whole)
 
     def _prompt(self, body: ChatRequest, messages: list[Turn]) -> Sequence[int]:
         reader = self._service.prompts

@@ -40,6 +40,7 @@ class Completions:
             for tokens in prompts
         ]
         look = self._look(body, request, model, prompts)
+        await service.handover.bring(body.kv_transfer_params, asks)
         if body.stream:
             self._stream(exchange, asks, look)
             return None
@@ -49,7 +50,11 @@ class Completions:
         collect.start(samples, lambda: service.generator.abort(prepared))
         service.generator.submit(prepared)
         await collect.wait()
-        return json_response(self._whole(look, samples, collect, body.prompt_logprobs))
+        whole = self._whole(look, samples, collect, body.prompt_logprobs)
+        whole["kv_transfer_params"] = service.handover.offer(
+            body.kv_transfer_params, samples, collect.reasons[samples[0]]
+        )
+        return json_response(whole)
 
     def _prompts(self, body: CompletionRequest, prompt: Prompt) -> list[Sequence[int]]:
         reader = self._service.prompts

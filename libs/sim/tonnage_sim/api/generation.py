@@ -69,6 +69,11 @@ class Generator:
         """Drop what of `prepared` is still in the engine."""
         self._loop.abort(sample.request_id for _, sample in prepared)
 
+    def block_keys(self, ask: Ask) -> tuple[bytes, ...]:
+        """Chained keys of the full blocks of its prompt."""
+        seed = seed_hash(self._model, ask.adapter, ask.salt)
+        return tuple(hash_bytes(seed, array("I", ask.prompt).tobytes(), self._block_bytes))
+
     def _samples(self, ask: Ask, sink: Sink, first_index: int) -> list[tuple[EngineRequest, Sample]]:
         ids = ask.prompt if isinstance(ask.prompt, array) else array("I", ask.prompt)
         packed = ids.tobytes()

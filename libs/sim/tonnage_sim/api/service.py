@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tonnage_sim.api.generation import Generator
+from tonnage_sim.api.handover import Handover
 from tonnage_sim.api.models import Models
 from tonnage_sim.api.prompts import PromptReader
 from tonnage_sim.engine.clock import EngineClock
@@ -27,6 +28,7 @@ class Service:
     max_loras: int
     check_lora_paths: bool
     new_id: Callable[[], str]
+    handover: Handover
 
     def request_id(self, prefix: str, request: Request, given: str | None) -> str:
         """The id shown to the client: the X-Request-Id header's, the body's, or a new one."""
