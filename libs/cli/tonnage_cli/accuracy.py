@@ -1,4 +1,4 @@
-"""`tonnage accuracy`: every row of a truth file predicted and compared."""
+"""`tonnage accuracy`: every row of a truth file predicted and compared: memory, starts and latency."""
 
 import csv
 from collections.abc import Iterable
@@ -11,10 +11,12 @@ import click
 from tonnage_cli.output import json_option, print_json, print_table
 from tonnage_core.errors import BadInputError
 from tonnage_core.hardware import GpuSpec, UnknownGpuError, find_gpu
-from tonnage_core.memory.accuracy import ROW_FIELDS, Answer, Case, accuracy_document, row_record
+from tonnage_core.memory.accuracy import ROW_FIELDS, Answer, Case, accuracy_document, row_record, summarise
 from tonnage_core.memory.leave_out import leave_one_model_out
 from tonnage_core.memory.truth import TruthError, TruthRow, truth_row
 from tonnage_core.models import ModelShape
+from tonnage_core.prediction.accuracy import LatencyScores, latency_scores
+from tonnage_core.prediction.truth import LATENCY
 from tonnage_runtime.catalogue import load_model, model_names
 
 LARGEST_TRUTH = 256 << 20
@@ -28,13 +30,24 @@ _COLUMNS = {
     "coverage90": "inside",
     "half_width_pct": "+- %",
 }
-_TITLES = {"given_pool": "Given the pool", "from_flags": "From flags alone", "summary": "As the rows ask"}
+_TITLES = {
+    "given_pool": "Given the pool",
+    "from_flags": "From flags alone",
+    "summary": "As the rows ask",
+    "uncalibrated": "Curves with too few points to calibrate",
+}
 
 
 @click.command()
 @click.argument("truth", type=click.Path(path_type=Path))
 @click.option("--configs", type=click.Path(path_type=Path), help="Folder of NAME.json; by default the catalogue.")
-@click.option("--calibrate", type=click.IntRange(0), default=0, show_default=True, help="Points of a curve to use.")
+@click.option(
+    "--calibrate",
+    type=click.IntRange(0, 16),
+    default=0,
+    show_default=True,
+    help="Measured points of each latency curve to refit the time model with.",
+)
 @click.option("--rows", "rows_file", type=click.Path(path_type=Path), help="Write each row's prediction as CSV.")
 @click.option("--leave-one-model-out", "leave_out", is_flag=True, help="Refit constants without each model.")
 @json_option
@@ -46,8 +59,10 @@ def command(
     Exits with 1 when a configuration that failed is predicted to fit.
     """
     cases = read_cases(truth, configs)
-    document = accuracy_document(cases, calibrate=calibrate, version=version("tonnage"))
-    answers: list[Answer] = document.pop("answers")
+    timed = [case for case in cases if case.row.metric in LATENCY]
+    scores = latency_scores(timed, calibrate)
+    document = _document([case for case in cases if case.row.metric not in LATENCY], timed, scores, calibrate)
+    answers: list[Answer] = document.pop("answers") + scores.uncalibrated
     if leave_out:
         document["leave_one_model_out"] = {"kv_cache_gib": _spread(leave_one_model_out(cases))}
     if rows_file is not None:
@@ -57,6 +72,19 @@ def command(
     else:
         _print(document)
     return 1 if document["false_fits"] else 0
+
+
+def _document(cases: list[Case], timed: list[Case], scores: LatencyScores, calibrate: int) -> dict[str, Any]:
+    """Memory and latency in one document; with calibration, `uncalibrated` holds the curves with too few points."""
+    skipped = sum(case.row.excluded for case in timed)
+    document = accuracy_document(cases, version=version("tonnage"), others=scores.answers, skipped=skipped)
+    rest = scores.uncalibrated
+    document["rows"] += len(rest) + scores.used
+    document["answered"] += sum(one.predicted is not None for one in rest) + scores.used
+    document["calibration"] = {"points": calibrate, "curves": scores.curves, "rows_used": scores.used}
+    if calibrate:
+        document["uncalibrated"] = summarise(rest)
+    return document
 
 
 def read_cases(truth: Path, configs: Path | None) -> list[Case]:
@@ -129,6 +157,8 @@ def _spread(errors: list[tuple[str, float]]) -> dict[str, Any]:
 
 def _print(document: dict[str, Any]) -> None:
     for key, title in _TITLES.items():
+        if key not in document:
+            continue
         rows = [(metric, *(_short(found[name]) for name in _COLUMNS)) for metric, found in document[key].items()]
         print_table(title, ("metric", *_COLUMNS.values()), rows)
     if "leave_one_model_out" in document:

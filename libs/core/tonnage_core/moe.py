@@ -7,12 +7,12 @@ counts are of one layer.
 import math
 
 
-def expert_coverage(experts: int, top_k: int, rows: int) -> float:
+def expert_coverage(experts: int, top_k: int, rows: float) -> float:
     """Expected share of experts that at least one of `rows` tokens chose: 1 - (1 - k/E)^rows.
 
     Their weights are what a decode step reads: k / E of them at one row, nearly all from some tens of rows on.
     """
-    return 1 - (1 - top_k / experts) ** rows
+    return float(1 - (1 - top_k / experts) ** rows)
 
 
 def imbalance(rows: int, top_k: int, ranks: int) -> float:

@@ -140,9 +140,15 @@ def start_errors(answers: Sequence[Answer]) -> tuple[list[str], list[str]]:
     return fits, refusals
 
 
-def accuracy_document(cases: Sequence[Case], *, calibrate: int = 0, version: str = "") -> dict[str, Any]:
-    """The `tonnage.accuracy/1` document. `from_flags` answers the rows that give a pool without it."""
-    answers = evaluate(cases)
+def accuracy_document(
+    cases: Sequence[Case], *, version: str = "", others: Sequence[Answer] = (), skipped: int = 0
+) -> dict[str, Any]:
+    """The `tonnage.accuracy/1` document. `from_flags` answers the rows that give a pool without it.
+
+    `others`: answers of rows of other kinds than `cases`, `skipped`: such rows that are not to be scored.
+    """
+    own = evaluate(cases)
+    answers = [*own, *others]
     fits, refusals = start_errors(answers)
     pooled = [case for case in cases if case.row.columns.get("pool_gib") and case.row.metric != "start_result"]
     return {
@@ -150,12 +156,11 @@ def accuracy_document(cases: Sequence[Case], *, calibrate: int = 0, version: str
         "version": version,
         "rows": len(answers),
         "answered": sum(one.predicted is not None or one.verdict is not None for one in answers),
-        "excluded": len(cases) - len(answers),
-        "calibrate": calibrate,
+        "excluded": len(cases) - len(own) + skipped,
         "summary": summarise(answers),
-        "given_pool": summarise([one for one in answers if one.case.row.columns.get("pool_gib")]),
+        "given_pool": summarise([one for one in own if one.case.row.columns.get("pool_gib")]),
         "from_flags": summarise(
-            [one for one in answers if not one.case.row.columns.get("pool_gib")]
+            [one for one in own if not one.case.row.columns.get("pool_gib")]
             + [one for one in evaluate(_with_card(pooled), use_pool=False)]
         ),
         "start": {

@@ -1,6 +1,19 @@
-"""How sure a prediction is: a 90 % interval as factors of the value, and its class."""
+"""How sure a prediction is: its class, and a 90 % interval as factors of the value.
+
+Half widths are natural logarithms: nine in ten of the errors that `benchmarks/planner/fit.py` leaves, by what a user
+knows of a question before it is measured. Equal factors both ways, because errors of efficiencies multiply.
+"""
 
 from dataclasses import dataclass
+from math import exp
+from typing import TYPE_CHECKING
+
+from tonnage_core.prediction.coefficients import ENGINES, engine_key, family
+
+if TYPE_CHECKING:
+    from tonnage_core.prediction.calibrate import Calibration
+    from tonnage_core.prediction.request import PredictRequest
+    from tonnage_core.prediction.slots import Slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +29,47 @@ class Estimate:
         return {"value": round(self.value, 4), "lo90": round(self.lo90, 4), "hi90": round(self.hi90, 4)}
 
 
-def spread(value: float, factor: float) -> Estimate:
-    """value / factor to value x factor: errors of a product of efficiencies are factors."""
-    return Estimate(value, value / factor, value * factor)
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Half widths (natural log) of TPOT and TTFT, and the class of the answer."""
+
+    tpot: float
+    ttft: float
+    kind: str
+
+    def estimate(self, value: float, *, first: bool = False) -> Estimate:
+        """The interval of a TTFT (`first`), else of a TPOT or a rate."""
+        factor = exp(self.ttft if first else self.tpot)
+        return Estimate(value, value / factor, value * factor)
+
+
+_DRAWN = {"vllm": (0.28, 0.38), "sglang": (0.24, 0.66), "trtllm": (0.26, 0.38), "nim": (0.26, 0.38)}
+"""Lengths drawn from a range, a client of many waves: (TPOT, TTFT) by engine."""
+_ALIKE = {"vllm": (0.60, 0.90), "sglang": (0.20, 0.80), "trtllm": (0.20, 0.70), "nim": (0.20, 0.60)}
+"""All lengths alike: how long waves stay together depends on the client, which the rows do not describe."""
+_UNKNOWN = (0.60, 0.90)
+FULL_TTFT = 0.9
+"""Where requests queue for the KV pool: a small error of the pool is a large one of the queue."""
+WIDER = 1.4
+"""Factor of half widths on a card or engine that no row measures."""
+CALIBRATED = (0.08, 0.22)
+APART = (0.06, 0.10)
+"""More for each e-fold between a question and the nearest calibration point."""
+
+
+def widths(request: "PredictRequest", slots: "Slots") -> Widths:
+    """Uncalibrated: derived where the rows measure the engine and the generation of card, extrapolated elsewhere."""
+    table = _DRAWN if request.length_spread else _ALIKE
+    tpot, ttft = table.get(request.engine, _UNKNOWN)
+    known = engine_key(request.engine) in ENGINES and family(request.gpu) != "" and slots.fits is not False
+    if request.concurrency > slots.running:
+        ttft = FULL_TTFT
+    wider = 1.0 if known else WIDER
+    return Widths(tpot * wider, ttft * wider, "derived" if known else "extrapolated")
+
+
+def calibrated_widths(request: "PredictRequest", slots: "Slots", calibration: "Calibration", apart: float) -> Widths:
+    """Calibrated: narrow at the measured points, wider with the distance from the nearest."""
+    few = 1.0 if len(calibration.points) > 2 else 1.3
+    ttft = max(CALIBRATED[1], FULL_TTFT / 3) if request.concurrency > slots.running else CALIBRATED[1]
+    return Widths(few * CALIBRATED[0] + APART[0] * apart, few * ttft + APART[1] * apart, "calibrated")

@@ -103,6 +103,7 @@ class Operators:
     layers: int
     expert_layers: int
     recurrent_layers: int
+    sparse_layers: int
     hidden: int
     element_bytes: float
     cache_bytes_per_token: float
@@ -163,6 +164,7 @@ def _count(shape: ModelShape, layout: Layout, kv_dtype: str, dense: WeightFormat
         layers=shape.layers,
         expert_layers=sum(isinstance(layer.network, Experts) for layer in shape.stack),
         recurrent_layers=sum(isinstance(layer.mixer, RecurrentState) for layer in shape.stack),
+        sparse_layers=sum(bool(getattr(layer.mixer, "indexer", None)) for layer in shape.stack),
         hidden=shape.hidden,
         element_bytes=shape.element_bytes,
         cache_bytes_per_token=shape.kv_bytes_per_token(kv_dtype, layout.tp),

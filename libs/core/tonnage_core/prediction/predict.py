@@ -5,7 +5,7 @@ from typing import Any
 
 from tonnage_core.memory.steps import Derivation, Step
 from tonnage_core.prediction.closed_loop import Load, SteadyState, steady_state
-from tonnage_core.prediction.intervals import Estimate, spread
+from tonnage_core.prediction.intervals import Estimate, Widths, widths
 from tonnage_core.prediction.request import PredictRequest
 from tonnage_core.prediction.slots import Slots, slots_of
 from tonnage_core.prediction.step_model import StepModel, step_model
@@ -49,10 +49,31 @@ class Prediction:
         }
 
 
-def predict(request: PredictRequest) -> Prediction:
-    """Closed-loop means of the request. Raises `BadInputError` for sizes, formats or layouts that cannot be."""
+def predict(request: PredictRequest, *, sure: Widths | None = None) -> Prediction:
+    """Closed-loop means of the request. Raises `BadInputError` for sizes, formats or layouts that cannot be.
+
+    `sure` replaces the widths of the intervals and the class, for an answer whose coefficients were calibrated.
+    """
     slots = slots_of(request)
-    model = step_model(
+    model, load = model_of(request, slots), load_of(request, slots)
+    state = steady_state(model, load)
+    sure = sure or widths(request, slots)
+    return Prediction(
+        request,
+        sure.estimate(state.ttft_s * 1e3, first=True),
+        sure.estimate(state.tpot_s * 1e3),
+        sure.estimate(state.requests_per_s * request.osl),
+        sure.kind,
+        _steps(model, load, state),
+        slots.notes,
+        slots,
+        state,
+    )
+
+
+def model_of(request: PredictRequest, slots: Slots) -> StepModel:
+    """The step model that answers a request."""
+    return step_model(
         request.shape,
         request.gpu,
         layout=request.layout,
@@ -63,18 +84,18 @@ def predict(request: PredictRequest) -> Prediction:
         max_num_batched_tokens=slots.chunk,
         coefficients=request.coefficients,
     )
-    load = Load(request.isl, request.osl, request.prefix, request.concurrency, slots.running, request.waves)
-    state = steady_state(model, load)
-    return Prediction(
-        request,
-        spread(state.ttft_s * 1e3, 1.8),
-        spread(state.tpot_s * 1e3, 1.4),
-        spread(state.output_tokens_per_s(request.osl), 1.4),
-        "derived",
-        _steps(model, load, state),
-        slots.notes,
-        slots,
-        state,
+
+
+def load_of(request: PredictRequest, slots: Slots) -> Load:
+    """The closed loop of a request."""
+    return Load(
+        request.isl,
+        request.osl,
+        request.prefix,
+        request.concurrency,
+        slots.running,
+        request.waves,
+        request.length_spread,
     )
 
 

@@ -20,7 +20,8 @@ class PredictRequest:
     the whole replica (all data-parallel ranks). Lengths may be means and so fractions. None: the engine's default.
 
     `waves`: requests that each client slot sends one after another; all slots start together, so one request in
-    `waves` waits in the first burst.
+    `waves` waits in the first burst. `length_spread`: width of the range that output lengths are drawn from, over its
+    mean; 0: all alike.
     """
 
     shape: ModelShape
@@ -41,6 +42,7 @@ class PredictRequest:
     pool_gib: float | None = None
     enforce_eager: bool = False
     waves: float = 10
+    length_spread: float = 0.2
     coefficients: Coefficients | None = None
 
     def __post_init__(self) -> None:
@@ -48,6 +50,7 @@ class PredictRequest:
         _number("osl", self.osl, 1, 1 << 30)
         _number("prefix", self.prefix, 0, 1 << 30)
         _number("waves", self.waves, 1, 1e9)
+        _number("length_spread", self.length_spread, 0, 2)
         if self.prefix > self.isl:
             raise PredictError(
                 f"prefix {self.prefix:g} is more than isl {self.isl:g}: it is the cached part of the prompt"

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from math import inf
 
-from tonnage_core.errors import BadInputError
 from tonnage_core.kv_cache.capacity import SequenceRules
 from tonnage_core.memory.plan import MemoryPlan, plan_memory
 from tonnage_core.memory.request import MemoryRequest
+from tonnage_core.prediction.coefficients import engine_key
 from tonnage_core.prediction.request import PredictRequest
 
 
@@ -14,12 +14,12 @@ from tonnage_core.prediction.request import PredictRequest
 class Slots:
     """`running` requests at once over the whole replica and what limits them (client, max_num_seqs, kv_cache).
 
-    `fits` is None when memory could not be worked out; then only the batch limit counts.
+    `fits`: whether the pool holds one such request at all.
     """
 
     running: float
     binding: str
-    fits: bool | None
+    fits: bool
     pool_tokens: float
     chunk: int
     max_num_seqs: int
@@ -27,15 +27,8 @@ class Slots:
 
 
 def slots_of(request: PredictRequest) -> Slots:
-    """Slots of a replica for requests of these lengths."""
-    try:
-        plan = plan_memory(_memory_request(request))
-    except BadInputError as error:
-        seqs = request.max_num_seqs or 1024
-        chunk = request.max_num_batched_tokens or 8192
-        running = min(request.concurrency, seqs * request.layout.dp)
-        return Slots(running, "client", None, inf, chunk, seqs, (f"memory not counted: {error}",))
-    return _limited(request, plan)
+    """Slots of a replica for requests of these lengths. Raises what `plan_memory` raises for refused flags."""
+    return _limited(request, plan_memory(_memory_request(request)))
 
 
 def _memory_request(request: PredictRequest) -> MemoryRequest:
@@ -43,7 +36,7 @@ def _memory_request(request: PredictRequest) -> MemoryRequest:
         shape=request.shape,
         gpu=request.gpu,
         gpu_memory_gib=request.gpu_memory_gib,
-        engine=request.engine if request.engine != "nim" else "trtllm",
+        engine=engine_key(request.engine),
         engine_version=request.engine_version if request.engine != "nim" else "",
         layout=request.layout,
         dtype="auto" if request.shape.quantization.rules else request.precision,

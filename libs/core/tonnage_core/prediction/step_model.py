@@ -15,7 +15,7 @@ from tonnage_core.hardware.peak import peak_tflops
 from tonnage_core.models import ModelShape
 from tonnage_core.moe import all_to_all_bytes, expert_coverage, imbalance
 from tonnage_core.parallelism import Layout
-from tonnage_core.prediction.coefficients import Coefficients, coefficients_for
+from tonnage_core.prediction.coefficients import PREFILL_FIRST, Coefficients, coefficients_for, engine_key
 from tonnage_core.prediction.operators import AttentionWork, ExpertProducts, Operators, Products, operators_of
 from tonnage_core.quantization.formats import PRECISIONS, WeightFormat
 from tonnage_core.quantization.plan import QuantizationPlan, Rule
@@ -26,6 +26,25 @@ NODE_GPUS = 8
 """GPUs that share one NVLink domain."""
 NETWORK_GBPS = 50.0
 """Between nodes: one 400 Gbit/s adapter a GPU."""
+SMALLEST_TILE, LARGEST_TILE = 16, 128
+"""Rows a grouped product works on at once: kernels take a tile near an expert's own rows, which are padded to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Seconds of a byte or FLOP with the efficiencies in them; worked out once a model."""
+
+    dense: tuple[tuple[float, float], ...]
+    """(seconds of reading the weights, seconds a row) of each format."""
+    head: tuple[float, float]
+    experts: tuple[tuple[ExpertProducts, float, float], ...]
+    """(counts, seconds of reading all experts, seconds of one choice)."""
+    cache: float
+    attention: float
+    latent: float
+    fixed: float
+    prompt: float
+    """Once a step with prompt tokens."""
 
 
 @dataclass(frozen=True)
@@ -37,47 +56,49 @@ class StepModel:
     coefficients: Coefficients
     chunk: int = 8192
     """Prompt tokens that one step takes at most."""
-    _read: float = field(init=False)
-    _cache: float = field(init=False)
+    prefill_first: bool = False
+    """Waiting prompts run before any decode step, not beside it."""
+    _rates: _Rates = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        scale = measured_shares(self.gpu)
-        object.__setattr__(self, "_read", self.gpu.hbm_gbps * 1e9 / scale.memory)
-        object.__setattr__(self, "_cache", self.gpu.hbm_gbps * 1e9 / scale.memory * self.coefficients.cache)
+        object.__setattr__(self, "_rates", self._worked_out())
 
     def decode_step_s(self, batch: float, context: float) -> float:
         """One token for each of `batch` sequences that hold `context` tokens on average."""
         return self.mixed_step_s(batch, batch * context, 0, 0)
 
-    def prefill_s(self, tokens: int, context: int = 0) -> float:
+    def prefill_s(self, tokens: float, context: float = 0) -> float:
         """A prompt of `tokens` after `context` cached ones, alone on the engine, in chunks; pipelined over stages."""
         if tokens <= 0:
             return 0.0
-        steps, stages = -(-tokens // self.chunk), self.operators.layout.pp
+        steps = -(-tokens // self.chunk)
         part = tokens / steps
-        total = sum(self.mixed_step_s(0, 0, part, context + index * part) for index in range(steps))
-        return total / steps * (1 + (steps - 1) / stages)
+        # Work grows linearly with the context before a chunk, so the mean chunk stands for all.
+        one = self.mixed_step_s(0, 0, part, context + (tokens - part) / 2)
+        return one * (1 + (steps - 1) / self.operators.layout.pp)
 
     def mixed_step_s(
         self, decode_rows: float, decode_context_total: float, prefill_tokens: float, prefill_context: float
     ) -> float:
         """One step of `decode_rows` sequences (`decode_context_total` tokens cached in all) and one prompt chunk of
         `prefill_tokens` after `prefill_context`. With pipeline stages: one micro-batch through all of them."""
-        layout, rate = self.operators.layout, self.coefficients
-        share = layout.dp * layout.pp
-        rows, tokens = decode_rows / share, prefill_tokens / layout.dp
+        layout, rates = self.operators.layout, self._rates
+        rows, tokens = decode_rows / (layout.dp * layout.pp), prefill_tokens / layout.dp
         context = decode_context_total / decode_rows if decode_rows else 0.0
         total = rows + tokens
-        seconds = rate.step_s + rows * rate.row_s + self._small_kernels()
-        seconds += sum(self._products(part, total) for part in self.operators.products)
-        sampled = rows + (1 if prefill_tokens else 0)
-        seconds += self._products(self.operators.head, sampled)
-        seconds += sum(self._experts(part, total * layout.dp) for part in self.operators.experts)
-        seconds += sum(
-            self._attention(part, rows, context, tokens, prefill_context) for part in self.operators.attention
-        )
-        if prefill_tokens:
-            seconds += rate.prompt_s
+        seconds = rates.fixed + rows * self.coefficients.row_s
+        for read, row in rates.dense:
+            seconds += self._both(read, total * row)
+        seconds += self._both(rates.head[0], (rows + (1 if tokens else 0)) * rates.head[1])
+        for part, read, choice in rates.experts:
+            seconds += self._experts(part, read, choice, total * layout.dp)
+        for work in self.operators.attention:
+            if rows:
+                seconds += self._decode_attention(work, rows, context)
+            if tokens:
+                seconds += self._prompt_attention(work, tokens, prefill_context)
+        if tokens:
+            seconds += rates.prompt
         return seconds + self._collectives(total)
 
     def seconds(self, batch: Batch) -> float:
@@ -94,44 +115,69 @@ class StepModel:
         gbps = (self.gpu.pcie_gbps or _SLOW_PCIE_GBPS) * 0.85 / measured_shares(self.gpu).pcie
         return tokens * self.operators.cache_bytes_per_token / (gbps * 1e9)
 
-    def _small_kernels(self) -> float:
-        work, rate = self.operators, self.coefficients
-        seconds = work.layers * rate.layer_s + work.expert_layers * rate.expert_layer_s
-        return seconds + work.recurrent_layers * rate.state_layer_s
+    def _worked_out(self) -> _Rates:
+        work, rate, measured = self.operators, self.coefficients, measured_shares(self.gpu)
+        band = self.gpu.hbm_gbps * 1e9 / measured.memory
+        half = self.gpu.bf16_tflops * 1e12 / measured.gemm
+        small = work.layers * rate.layer_s + work.expert_layers * rate.expert_layer_s
+        small += work.recurrent_layers * rate.state_layer_s + work.sparse_layers * rate.sparse_layer_s
+        return _Rates(
+            dense=tuple(self._of(part, band) for part in work.products),
+            head=self._of(work.head, band),
+            experts=tuple(
+                (
+                    part,
+                    part.weight_bytes / (band * rate.expert_memory),
+                    part.flops_per_choice / (self._peak(part.stored) * rate.expert_gemm),
+                )
+                for part in work.experts
+            ),
+            cache=1 / (band * rate.cache),
+            attention=1 / (half * rate.attention),
+            latent=1 / (half * rate.latent),
+            fixed=rate.step_s + small,
+            prompt=work.layers * rate.prompt_layer_s + work.expert_layers * rate.prompt_expert_layer_s,
+        )
+
+    def _of(self, part: Products, band: float) -> tuple[float, float]:
+        share = self.coefficients.memory_narrow if part.stored.bits < 8 else self.coefficients.memory
+        return part.weight_bytes / (band * share), part.flops_per_row / self._peak(part.stored)
 
     def _peak(self, stored: WeightFormat) -> float:
         """FLOP/s that products of a format reach on large batches."""
-        peak = peak_tflops(self.gpu, stored) * 1e12 / measured_shares(self.gpu).gemm
-        narrow = stored.activation_bits == 4 and self.gpu.fp4_tflops
-        return peak * (self.coefficients.gemm_narrow if narrow else self.coefficients.gemm)
+        rate, peak = self.coefficients, peak_tflops(self.gpu, _computed(stored, self.gpu))
+        share = rate.gemm
+        if peak > self.gpu.bf16_tflops:
+            share = rate.gemm_narrow if peak == self.gpu.fp4_tflops else rate.gemm_eight
+        return peak * 1e12 / measured_shares(self.gpu).gemm * share
 
-    def _products(self, part: Products, rows: float) -> float:
+    def _both(self, read: float, compute: float) -> float:
+        """The longer of two, and what of the shorter does not hide behind it."""
+        return max(read, compute) + self.coefficients.overlap * min(read, compute)
+
+    def _experts(self, part: ExpertProducts, read: float, choice: float, rows: float) -> float:
+        """Grouped products: the touched experts are read, and each works on its rows padded to tiles."""
         if rows <= 0:
             return 0.0
-        read = part.weight_bytes / (self._read * self.coefficients.memory)
-        return max(read, rows * part.flops_per_row / self._peak(part.stored))
+        whole = max(1, round(rows))
+        busy = imbalance(whole, part.top_k, part.ranks)
+        touched = expert_coverage(part.count, part.top_k, max(1.0, rows * self.coefficients.routing))
+        held, chosen = touched * part.count / part.ranks, rows * part.top_k / part.ranks * busy
+        padding = min(max(chosen / held, SMALLEST_TILE), LARGEST_TILE) / 2
+        return self._both(read * touched, (chosen + held * padding) * choice)
 
-    def _experts(self, part: ExpertProducts, rows: float) -> float:
-        if rows <= 0:
-            return 0.0
-        rate = self.coefficients
-        busy = imbalance(max(1, round(rows)), part.top_k, part.ranks)
-        touched = min(1.0, expert_coverage(part.count, part.top_k, max(1, round(rows))) * busy)
-        read = part.weight_bytes * touched / (self._read * rate.expert_memory)
-        flops = rows * part.top_k / part.ranks * busy * part.flops_per_choice
-        return max(read, flops / (self._peak(part.stored) * rate.expert_gemm / rate.gemm))
+    def _decode_attention(self, work: AttentionWork, rows: float, context: float) -> float:
+        keys = work.keys(context)
+        read = keys * work.key_bytes + context * work.scan_bytes + work.row_bytes
+        flops = keys * work.pair_flops + context * work.scan_flops + work.row_flops
+        return rows * self._both(
+            read * self._rates.cache, flops * (self._rates.latent if work.kind == "latent" else self._rates.attention)
+        )
 
-    def _attention(self, part: AttentionWork, rows: float, context: float, tokens: float, before: float) -> float:
-        peak = self.gpu.bf16_tflops * 1e12 / measured_shares(self.gpu).gemm * self.coefficients.attention
-        read = rows * (part.keys(context) * part.key_bytes + context * part.scan_bytes + part.row_bytes)
-        flops = rows * (part.keys(context) * part.pair_flops + context * part.scan_flops + part.row_flops)
-        seconds = max(read / self._cache, flops / peak)
-        if tokens:
-            whole = tokens * (before + tokens / 2)
-            flops = part.pairs(tokens, before) * part.prefill_pair_flops + whole * part.scan_flops
-            flops += tokens * part.row_flops
-            seconds += max((before + tokens) * part.key_bytes / self._cache, flops / peak)
-        return seconds
+    def _prompt_attention(self, work: AttentionWork, tokens: float, before: float) -> float:
+        flops = work.pairs(tokens, before) * work.prefill_pair_flops + tokens * work.row_flops
+        flops += tokens * (before + tokens / 2) * work.scan_flops
+        return max((before + tokens) * work.key_bytes * self._rates.cache, flops * self._rates.attention)
 
     def _collectives(self, rows: float) -> float:
         """Two all-reduces a layer over tensor-parallel ranks; to and from experts where attention is data-parallel."""
@@ -149,7 +195,8 @@ class StepModel:
             latency = 2 * work.expert_layers * rate.collective_s * _hops(ranks)
             seconds += latency + moved / layout.tp / (self._link(ranks) * rate.link)
         if layout.pp > 1:
-            seconds += (layout.pp - 1) * (rate.collective_s + message / (self._link(layout.pp * layout.tp) * rate.link))
+            link = self._link(layout.pp * layout.tp) * rate.link
+            seconds += (layout.pp - 1) * (rate.collective_s + message / link)
         return seconds
 
     def _all_reduce_s(self, size: float, ranks: int) -> float:
@@ -160,6 +207,11 @@ class StepModel:
         """Bytes a second of one GPU to the others."""
         inside = self.gpu.nvlink_gbps or self.gpu.pcie_gbps or _SLOW_PCIE_GBPS
         return 1e9 * (inside if ranks <= NODE_GPUS else min(inside, NETWORK_GBPS))
+
+
+def _computed(stored: WeightFormat, gpu: GpuSpec) -> WeightFormat:
+    """MXFP4 multiplies with 8-bit activations on cards that have narrow tensor cores, with 16-bit ones elsewhere."""
+    return PRECISIONS["fp8"] if stored.name == "mxfp4" and gpu.fp4_tflops else stored
 
 
 def _hops(ranks: int) -> float:
@@ -177,9 +229,8 @@ def in_precision(shape: ModelShape, precision: str) -> ModelShape:
     stored = PRECISIONS.get(precision)
     if stored is None or precision in ("bf16", "fp16", "fp32") or shape.quantization.rules:
         return shape
-    return replace(
-        shape, quantization=QuantizationPlan(precision, (Rule(stored),), kv_cache=shape.quantization.kv_cache)
-    )
+    plan = QuantizationPlan(precision, (Rule(stored),), kv_cache=shape.quantization.kv_cache)
+    return replace(shape, quantization=plan)
 
 
 def step_model(
@@ -201,4 +252,5 @@ def step_model(
     """
     placed = layout or Layout()
     counts = operators_of(in_precision(shape, precision), placed, kv_dtype)
-    return StepModel(counts, gpu, coefficients or coefficients_for(engine), max_num_batched_tokens)
+    rates = coefficients or coefficients_for(engine, gpu)
+    return StepModel(counts, gpu, rates, max_num_batched_tokens, engine_key(engine) in PREFILL_FIRST)

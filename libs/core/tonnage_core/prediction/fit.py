@@ -1,0 +1,154 @@
+"""Fit coefficients to measured TTFT and TPOT: damped Gauss-Newton on log errors, with a prior on every factor.
+
+A coefficient is its prior times factors, so errors, factors and their spreads are all natural logarithms. The prior
+keeps factors that the measurements do not speak about where physics put them; heavy tails keep single wrong rows from
+bending the rest. The same fit makes the shipped table from public rows and a calibration from one to three points.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, inf, log
+
+from tonnage_core.prediction.closed_loop import Load, SteadyState, steady_state
+from tonnage_core.prediction.coefficients import BY_NAME, Coefficients, bounded
+from tonnage_core.prediction.linear import solve
+from tonnage_core.prediction.step_model import StepModel
+
+STEP = 0.02
+"""Relative change for the numeric derivative."""
+LARGEST_MOVE = 0.7
+"""Of a log factor in one round."""
+SETTLED = 0.005
+TAIL = 1.0
+"""Standard deviations from where on an error counts less."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured point; `model` holds the coefficients it starts from, times are ms, None where not measured."""
+
+    model: StepModel
+    load: Load
+    tpot_ms: float | None
+    ttft_ms: float | None
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Spread of what the model cannot explain, natural log, of TPOT and TTFT; `robust`: with heavy tails."""
+
+    tpot: float
+    ttft: float
+    robust: bool
+
+
+Spread = Callable[[str], float]
+"""Prior standard deviation of the log factor of a name (`coefficient` or `coefficient@tag`)."""
+
+
+def applied(rates: Coefficients, factors: Mapping[str, float], tags: Sequence[str] = ()) -> Coefficients:
+    """The coefficients times the exponentials of the log factors that concern the tags."""
+    values = {}
+    for name in BY_NAME:
+        move = factors.get(name, 0.0) + sum(factors.get(f"{name}@{tag}", 0.0) for tag in tags)
+        values[name] = bounded(name, getattr(rates, name) * exp(move))
+    return Coefficients(**values)
+
+
+def state_of(sample: Sample, rates: Coefficients) -> SteadyState:
+    """The sample's answer with other coefficients."""
+    return steady_state(replace(sample.model, coefficients=rates), sample.load)
+
+
+def _answers(sample: Sample, rates: Coefficients) -> tuple[float, float]:
+    found = state_of(sample, rates)
+    return log(found.tpot_s * 1e3), log(found.ttft_s * 1e3)
+
+
+def fit(
+    samples: Sequence[Sample],
+    names: Sequence[str],
+    spread: Spread,
+    noise: Noise,
+    *,
+    start: Mapping[str, float] | None = None,
+    rounds: int = 10,
+) -> dict[str, float]:
+    """Log factors of `names` over each sample's own coefficients."""
+    factors = {name: (start or {}).get(name, 0.0) for name in names}
+    for _ in range(rounds):
+        moves = _round(samples, names, factors, spread, noise)
+        for name, move in zip(names, moves, strict=True):
+            factors[name] += max(-LARGEST_MOVE, min(LARGEST_MOVE, move))
+        if max((abs(move) for move in moves), default=0.0) < SETTLED:
+            break
+    return factors
+
+
+def _round(
+    samples: Sequence[Sample], names: Sequence[str], factors: Mapping[str, float], spread: Spread, noise: Noise
+) -> list[float]:
+    size = len(names)
+    matrix = [[0.0] * size for _ in range(size)]
+    right = [0.0] * size
+    for i, name in enumerate(names):
+        weight = 1 / spread(name) ** 2
+        matrix[i][i] += weight
+        right[i] -= weight * factors[name]
+    for sample in samples:
+        for row, error, weight in _rows(sample, names, factors, noise):
+            for i, a in row:
+                right[i] -= weight * a * error
+                line = matrix[i]
+                for j, b in row:
+                    line[j] += weight * a * b
+    return solve(matrix, right)
+
+
+def _rows(
+    sample: Sample, names: Sequence[str], factors: Mapping[str, float], noise: Noise
+) -> list[tuple[list[tuple[int, float]], float, float]]:
+    """(derivatives by index, error, weight) of the sample's measured metrics."""
+    rates = applied(sample.model.coefficients, factors, sample.tags)
+    now = _answers(sample, rates)
+    idle = _idle(sample)
+    slopes: dict[str, tuple[float, float]] = {}
+    used: list[tuple[int, str]] = []
+    for index, name in enumerate(names):
+        plain, _, tag = name.partition("@")
+        if (tag and tag not in sample.tags) or plain in idle:
+            continue
+        used.append((index, plain))
+        if plain not in slopes:
+            moved = replace(rates, **{plain: getattr(rates, plain) * exp(STEP)})
+            then = _answers(sample, moved)
+            slopes[plain] = ((then[0] - now[0]) / STEP, (then[1] - now[1]) / STEP)
+    found = []
+    for which, truth, sigma in ((0, sample.tpot_ms, noise.tpot), (1, sample.ttft_ms, noise.ttft)):
+        if truth is None or sigma == inf:
+            continue
+        error = now[which] - log(truth)
+        weight = 1 / sigma**2 / (1 + (error / sigma / TAIL) ** 2 if noise.robust else 1.0)
+        row = [(index, slopes[plain][which]) for index, plain in used if slopes[plain][which]]
+        found.append((row, error, weight))
+    return found
+
+
+_EXPERTS = frozenset({"expert_memory", "routing", "expert_gemm", "expert_layer_s", "prompt_expert_layer_s"})
+
+
+def _idle(sample: Sample) -> frozenset[str]:
+    """Coefficients that the sample's answer cannot depend on."""
+    work, layout = sample.model.operators, sample.model.operators.layout
+    idle = set() if work.experts else set(_EXPERTS)
+    if not work.recurrent_layers:
+        idle.add("state_layer_s")
+    if not work.sparse_layers:
+        idle.add("sparse_layer_s")
+    if all(part.kind != "latent" for part in work.attention):
+        idle.add("latent")
+    if layout.tp == layout.dp == layout.pp == 1:
+        idle |= {"link", "collective_s"}
+    idle.add("burst" if sample.load.spread == 0 else "burst_alike")
+    return frozenset(idle)
