@@ -93,8 +93,7 @@ class SimSettings(Settings):
     kv_events_config: KvEventsConfig | None = None
     """Publish KV events as vLLM does: JSON such as `{"endpoint": "tcp://127.0.0.1:5557"}`."""
     role: Literal["none", "both", "prefill", "decode"] = "none"
-    """Part in disaggregated serving: `prefill` answers with `kv_transfer_params`, `decode` brings the KV over its link
-    first; `none` ignores them, as an engine without a KV connector does."""
+    """Disaggregated serving: send KV after a `prefill`, fetch it before a `decode`; `none` has no KV connector."""
     kv_link_gbps: Annotated[float, Field(gt=0)] = 50.0
     """GB/s at which KV comes from a prefill engine."""
     kv_link_latency_ms: Annotated[float, Field(ge=0, le=10000)] = 1.0
