@@ -20,6 +20,9 @@ from tonnage_coldstart.errors import CacheError, NotCachedError
 from tonnage_coldstart.fetch.workers import FetchOptions
 from tonnage_coldstart.jobs import RUNNING, WAITING, Job, Jobs
 from tonnage_coldstart.metrics import CacheFigures, ColdstartMetrics
+from tonnage_coldstart.peers.fleet import Membership, check_membership
+from tonnage_coldstart.peers.routes import add_peer_routes
+from tonnage_coldstart.peers.shelf import Shelf
 from tonnage_coldstart.scrubber import Scrubber
 from tonnage_coldstart.settings import ColdstartSettings
 from tonnage_coldstart.sources.opening import SourceOptions, open_source
@@ -28,6 +31,7 @@ from tonnage_coldstart.staging import Stager
 from tonnage_core.errors import TonnageError
 from tonnage_runtime.clock import Clock
 from tonnage_runtime.http_app import build_base_app
+from tonnage_runtime.store import Store
 
 EVENT_INTERVAL_S = 0.25
 
@@ -72,6 +76,8 @@ class Ports:
 
     clock: Clock
     registry: CollectorRegistry
+    store: Store | None = None
+    """The fleet's store; None: this node is alone, whatever the settings say."""
 
 
 def build_app(settings: ColdstartSettings, ports: Ports) -> FastAPI:
@@ -86,6 +92,10 @@ def build_app(settings: ColdstartSettings, ports: Ports) -> FastAPI:
     )
     cache.prepare()
     stager = Stager(cache, ports.clock, FetchOptions(settings.connections, settings.attempts))
+    member = None
+    if check_membership(settings) and ports.store is not None:
+        member = Membership(settings, ports.store, cache, ports.clock, metrics)
+        stager.fleet = member.turns
     options = _source_options(settings)
     jobs = Jobs(
         stager,
@@ -101,16 +111,21 @@ def build_app(settings: ColdstartSettings, ports: Ports) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         scrubber.start()
+        if member is not None:
+            member.start()
         yield
         await asyncio.to_thread(scrubber.close)
         await asyncio.to_thread(jobs.close)
+        if member is not None:
+            await asyncio.to_thread(member.close)
 
     app = build_base_app("Tonnage cold start", ports.registry, not_ready=lambda: _not_ready(cache), lifespan=lifespan)
-    app.add_exception_handler(UnknownJobError, _not_found)
-    app.add_exception_handler(NotCachedError, _not_found)
+    app.add_exception_handler(UnknownJobError, not_found)
+    app.add_exception_handler(NotCachedError, not_found)
     app.add_exception_handler(CacheError, _conflict)
     _add_stage_routes(app, jobs)
     _add_cache_routes(app, cache, scrubber)
+    add_peer_routes(app, Shelf(cache, settings.peer_token), metrics)
     return app
 
 
@@ -217,7 +232,8 @@ def _not_ready(cache: NodeCache) -> str | None:
     return None if cache.layout.incoming.is_dir() else f"the cache {cache.layout.root} is gone"
 
 
-async def _not_found(_: Request, error: Exception) -> JSONResponse:
+async def not_found(_: Request, error: Exception) -> JSONResponse:
+    """What is not there, as 404."""
     return JSONResponse({"error": {"message": str(error), "type": "not_found_error"}}, status_code=404)
 
 

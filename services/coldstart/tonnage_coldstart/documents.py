@@ -18,6 +18,7 @@ def stage_report(staged: Staged) -> dict[str, Any]:
         "revision": staged.revision,
         "bytes": staged.bytes,
         "source_bytes": staged.source_bytes,
+        "peer_bytes": staged.peer_bytes,
         "resumed_bytes": staged.resumed_bytes,
         "seconds": staged.seconds,
         "gbps": None if staged.cache_hit or staged.seconds <= 0 else staged.bytes / staged.seconds / 1e9,

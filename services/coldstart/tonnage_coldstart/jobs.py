@@ -126,7 +126,9 @@ class Jobs:
     def _count(self, job: Job, kind: str) -> None:
         standing = job.progress.standing()
         self._metrics.stages.labels(job.outcome or "error").inc()
-        self._metrics.source_bytes.labels(kind).inc(standing.source_bytes)
+        peer_bytes = 0 if job.staged is None else job.staged.peer_bytes
+        self._metrics.source_bytes.labels(kind).inc(standing.source_bytes - peer_bytes)
+        self._metrics.source_bytes.labels("peer").inc(peer_bytes)
         self._metrics.retries.inc(standing.retries)
         if job.staged is not None and not job.staged.cache_hit:
             for phase, seconds in job.staged.phases.items():

@@ -15,12 +15,15 @@ from tonnage_runtime.http_app import bind, serve
 from tonnage_runtime.logging import configure_logging
 from tonnage_runtime.metrics import new_registry
 from tonnage_runtime.settings import load_settings
+from tonnage_runtime.store_url import open_store
 
 
 async def run(settings: ColdstartSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     sock = bind(settings.host, settings.port)
-    app = build_app(settings, Ports(SystemClock(), new_registry()))
+    clock = SystemClock()
+    store = open_store(settings.store_url, clock) if settings.store_url else None
+    app = build_app(settings, Ports(clock, new_registry(), store))
     host, port = sock.getsockname()[:2]
     logging.getLogger("tonnage.coldstart").info("listening", extra={"host": host, "port": port})
     await serve(app, sock, drain_timeout_s=settings.drain_timeout_s)

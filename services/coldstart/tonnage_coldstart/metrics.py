@@ -44,6 +44,14 @@ class ColdstartMetrics:
         self.evictions = Counter(
             "tonnage_coldstart_cache_evictions_total", "Snapshots that left the cache to make room.", registry=registry
         )
+        self.peer_bytes = Counter(
+            "tonnage_coldstart_peer_served_bytes_total", "Bytes served to other nodes.", registry=registry
+        )
+        self.alone = Counter(
+            "tonnage_coldstart_fleet_store_failures_total",
+            "Transfers that went without the fleet because its store did not answer.",
+            registry=registry,
+        )
         self.scrubs = Counter(
             "tonnage_coldstart_scrubbed_snapshots_total",
             "Snapshots read again byte by byte, by result.",

@@ -1,5 +1,6 @@
 """What the cold-start service can be told, by `TONNAGE_COLDSTART_<FIELD>` or a YAML file."""
 
+import uuid
 from pathlib import Path
 
 from pydantic import Field
@@ -48,5 +49,19 @@ class ColdstartSettings(Settings):
     """Pause between scrubs of the whole cache; 0 leaves scrubbing to requests."""
     jobs_kept: int = Field(default=200, ge=1, le=10_000)
     """Ended jobs that `/v1/stage/{id}` still knows."""
+    store_url: str | None = None
+    """The fleet's store, as redis://host: one node downloads a model, the others fetch it from nodes that have it."""
+    peer_token: str = ""
+    """Secret that the fleet's nodes share; without it nobody is served chunks."""
+    advertise_url: str = ""
+    """Where other nodes reach this service, as http://10.0.0.7:8092."""
+    node: str = Field(default_factory=lambda: uuid.uuid4().hex[:12], min_length=1, max_length=253)
+    """This node's name, unique in the fleet."""
+    place: str = ""
+    """Zone and rack, as `zone-a/rack-3`: nearer nodes are asked first."""
+    peer_ttl_s: float = Field(default=30.0, ge=1, le=3600)
+    """Seconds a node stays listed after its last word."""
+    lease_ttl_s: float = Field(default=15.0, ge=1, le=3600)
+    """Seconds after which another node may take over the download of one that died."""
     drain_timeout_s: float = Field(default=10.0, gt=0)
     """Seconds for open requests at a stop; transfers stop at once and resume at the next start."""

@@ -4,10 +4,11 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 from tonnage_coldstart.cache.scrub import Damage, reopen, scrub
 from tonnage_coldstart.cache.store import Cached, NodeCache
@@ -15,6 +16,7 @@ from tonnage_coldstart.cache.transfer import Transfer
 from tonnage_coldstart.errors import CacheReadOnlyError, CancelledError, DiskFullError, TransientSourceError
 from tonnage_coldstart.fetch.workers import Fetch, FetchOptions
 from tonnage_coldstart.manifest import Manifest, ManifestFile
+from tonnage_coldstart.peers.source import PeerSource
 from tonnage_coldstart.progress import Progress
 from tonnage_coldstart.snapshot import Snapshot, Source
 from tonnage_coldstart.verification import read_header
@@ -43,6 +45,35 @@ class Staged:
     phases: dict[str, float | None]
     repaired: tuple[str, ...] = ()
     """Files in which damage was found and fetched again."""
+    peer_bytes: int = 0
+    """Bytes that other nodes delivered; not in `source_bytes`."""
+
+
+class Fleet(Protocol):
+    """The other nodes, as staging sees them."""
+
+    def source_for(
+        self, source: Source, snapshot: Snapshot, stop: threading.Event
+    ) -> contextlib.AbstractContextManager[Source]:
+        """Wait for this node's turn; the source to fetch from then."""
+        ...
+
+    def published(self, key: str) -> None:
+        """The snapshot is in this node's cache now."""
+        ...
+
+
+class Alone:
+    """A node without others."""
+
+    def source_for(
+        self, source: Source, snapshot: Snapshot, stop: threading.Event
+    ) -> contextlib.AbstractContextManager[Source]:
+        """The source itself, at once."""
+        return contextlib.nullcontext(source)
+
+    def published(self, key: str) -> None:
+        """Nobody is told."""
 
 
 @dataclass
@@ -53,6 +84,7 @@ class Stager:
     clock: Clock
     options: FetchOptions = field(default_factory=FetchOptions)
     rng: Random = field(default_factory=lambda: Random(0))
+    fleet: Fleet = field(default_factory=Alone)
 
     def stage(
         self,
@@ -149,21 +181,26 @@ class Stager:
             transfer.open()
             progress.resumed(transfer.resumed_bytes)
             stopwatch.lap("verify_s")
-            progress.enter("fetch")
-            self._run(source, transfer, progress, stop)
-            stopwatch.lap("fetch_s")
-            progress.enter("verify")
-            _require_agreement(snapshot, transfer.tree)
-            manifest = self._manifest(snapshot, transfer)
-            path = self.cache.publish(key, transfer.tree, manifest)
-            stopwatch.lap("verify_s")
+            progress.enter("wait")
+            with self.fleet.source_for(source, snapshot, stop) as chosen:
+                progress.enter("fetch")
+                self._run(chosen, transfer, progress, stop)
+                stopwatch.lap("fetch_s")
+                progress.enter("verify")
+                _require_agreement(snapshot, transfer.tree)
+                manifest = self._manifest(snapshot, transfer)
+                path = self.cache.publish(key, transfer.tree, manifest)
+                self.fleet.published(key)
+                stopwatch.lap("verify_s")
         except DiskFullError:
             transfer.remove()
             raise
         finally:
             transfer.close()
         repaired = tuple(one.name for one in damage)
-        return _staged(key, path, manifest, progress, stopwatch, cache_hit=False, repaired=repaired)
+        staged = _staged(key, path, manifest, progress, stopwatch, cache_hit=False, repaired=repaired)
+        peer_bytes = chosen.peer_bytes if isinstance(chosen, PeerSource) else 0
+        return replace(staged, source_bytes=staged.source_bytes - peer_bytes, peer_bytes=peer_bytes)
 
     def _run(self, source: Source, transfer: Transfer, progress: Progress, stop: threading.Event) -> None:
         fetch = Fetch(source, transfer, self.options, progress, stop, rng=self.rng, monotonic=self.clock.monotonic)

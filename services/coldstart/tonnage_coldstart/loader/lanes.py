@@ -1,4 +1,4 @@
-"""The readers of one load: each takes a chunk, reads it, sends it on, checks it while it travels."""
+"""The readers of one load: each takes a run of chunks, reads it, sends it on, checks it while it travels."""
 
 import itertools
 import os
@@ -18,7 +18,7 @@ from tonnage_core.coldstart.fetch_plan import Chunk, chunks_of
 BLOCK_BYTES = 4096
 MAX_VECTORS = 512
 PIECE_BYTES = 1 << 20
-"""Read, then checked, at a time: small enough that the check finds the bytes still in the core's own cache."""
+"""Read in place, then checked, at a time: the check finds the bytes still in the core's own cache."""
 new_stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
 
 
@@ -34,12 +34,13 @@ class Lanes:
     """One load's threads. `run` returns when every byte is in its arena and checked, or raises the first error."""
 
     def __init__(
-        self, weights: Weights, target: Target, *, verify: bool, max_chunk_bytes: int, drop_behind: bool = False
+        self, weights: Weights, target: Target, *, verify: bool, run_chunks: int = 1, drop_behind: bool = False
     ) -> None:
+        """`run_chunks`: chunks that a thread takes at a time."""
         self._weights = weights
         self._target = target
         self._verify = verify
-        self._max_chunk_bytes = max_chunk_bytes
+        self._run_bytes = run_chunks * weights.chunk_bytes
         self._drop_behind = drop_behind
         self._chunks = self._all_chunks()
         self._lock = threading.Lock()
@@ -58,19 +59,19 @@ class Lanes:
             raise self._error
 
     def through(self, slabs: list[Slab]) -> None:
-        """Read chunks into the slabs in turn and copy them to the device."""
+        """Read slabs full, in turn; each is copied to the device while its chunks are checked."""
         if self._target.stream is not None:
             torch.cuda.set_stream(self._target.stream)  # of this thread
         turns = itertools.cycle(slabs)
-        while (chunk := self._next()) is not None:
-            crc = 0
-            for start, length in pieces(chunk.start, chunk.length, slabs[0].view.nbytes):
+        while (run := self._next()) is not None:
+            file, crc = self._weights.files[run.file], 0
+            for start, length in pieces(run.start, run.length, slabs[0].view.nbytes):
                 slab = next(turns)
                 slab.wait()
-                crc = self._fill(self._weights.files[chunk.file], slab, start, length, crc)
-                self._send(chunk.file, slab, start, length)
-            self._drop(self._weights.files[chunk.file], chunk)
-            self._compare(chunk, crc)
+                read_into(file, slab.view, start, length)
+                self._send(run.file, slab, start, length)
+                crc = self._check(file, slab, start, length, crc)
+            self._drop(file, run)
         for slab in slabs:
             slab.wait()
 
@@ -93,13 +94,20 @@ class Lanes:
             self._drop(file, chunk)
             self._compare(chunk, crc)
 
-    def _fill(self, file: WeightFile, slab: Slab, start: int, length: int, crc: int) -> int:
-        """Read `length` bytes into the slab; returns the checksum carried on over them."""
-        checks = self._checks(file)
-        for at, size in pieces(0, length, PIECE_BYTES):
-            read_into(file, slab.view[at:], start + at, size)
-            if checks:
-                crc = crc32c(slab.view[at : at + size], crc)
+    def _check(self, file: WeightFile, slab: Slab, start: int, length: int, crc: int) -> int:
+        """Compare the chunks that end in the slab; the checksum of the one that goes on is returned for the next."""
+        if not self._checks(file):
+            return 0
+        at, chunk_bytes = start, self._weights.chunk_bytes
+        while at < start + length:
+            index = at // chunk_bytes
+            chunk_end = min((index + 1) * chunk_bytes, file.size_bytes)
+            end = min(chunk_end, start + length)
+            crc = crc32c(slab.view[at - start : end - start], crc)
+            if end == chunk_end:
+                compare(file, index, crc)
+                crc = 0
+            at = end
         return crc
 
     def _send(self, number: int, slab: Slab, start: int, length: int) -> None:
@@ -118,7 +126,7 @@ class Lanes:
     def _compare(self, chunk: Chunk, crc: int) -> None:
         file = self._weights.files[chunk.file]
         if self._checks(file):
-            compare(file, chunk, crc)
+            compare(file, chunk.index, crc)
 
     def _drop(self, file: WeightFile, chunk: Chunk) -> None:
         if self._drop_behind:
@@ -126,7 +134,7 @@ class Lanes:
 
     def _all_chunks(self) -> Iterator[Chunk]:
         for number, file in enumerate(self._weights.files):
-            yield from chunks_of(number, file.size_bytes, self._max_chunk_bytes)
+            yield from chunks_of(number, file.size_bytes, self._run_bytes)
 
     def _next(self) -> Chunk | None:
         with self._lock:
@@ -152,12 +160,11 @@ def pieces(start: int, length: int, most: int) -> Iterator[tuple[int, int]]:
         yield at, min(most, start + length - at)
 
 
-def compare(file: WeightFile, chunk: Chunk, crc: int) -> None:
-    """Raise `ContentMismatchError` unless `crc` is the chunk's."""
+def compare(file: WeightFile, chunk: int, crc: int) -> None:
+    """Raise `ContentMismatchError` unless `crc` is that of the file's chunk number `chunk`."""
     assert file.crcs is not None
-    if crc != file.crcs[chunk.index]:
-        expected, found = f"{file.crcs[chunk.index]:08x}", f"{crc:08x}"
-        raise ContentMismatchError(file.name, f"CRC32C of chunk {chunk.index}", expected, found)
+    if crc != file.crcs[chunk]:
+        raise ContentMismatchError(file.name, f"CRC32C of chunk {chunk}", f"{file.crcs[chunk]:08x}", f"{crc:08x}")
 
 
 def read_into(file: WeightFile, view: memoryview, start: int, length: int) -> None:

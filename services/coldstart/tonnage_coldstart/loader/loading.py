@@ -51,7 +51,7 @@ class LoadOptions:
     depth: int = 2
     """Slabs a reader: one is filled while the device takes the other."""
     slab_bytes: int = 4 << 20
-    """Most bytes of a slab, a power of two: small rings stay in the processor's cache, large slabs cost fewer calls."""
+    """Bytes of a slab, a power of two of at least a page; chunks that fit are read together."""
     verify: bool = True
     """Check each chunk's CRC32C, where the directory has a manifest."""
     direct: bool = False
@@ -117,25 +117,22 @@ def _fill(
     weights: Weights, arenas: list[torch.Tensor], place: torch.device, options: LoadOptions, *, through_ring: bool
 ) -> Ring | None:
     stream = new_stream(place) if place.type == "cuda" else None
+    run_chunks = max(1, options.slab_bytes // weights.chunk_bytes) if through_ring else 1
     lanes = Lanes(
         weights,
         Target(arenas, stream),
         verify=options.verify,
-        max_chunk_bytes=weights.chunk_bytes,
+        run_chunks=run_chunks,
         drop_behind=options.drop_behind,
     )
-    threads = max(1, min(options.threads or default_threads(), -(-weights.size_bytes // weights.chunk_bytes)))
+    runs = -(-weights.size_bytes // (run_chunks * weights.chunk_bytes))
+    threads = max(1, min(options.threads or default_threads(), runs))
     if not through_ring:
         lanes.run([Lanes.direct] * threads)
         return None
-    with borrowed_ring(threads, options.depth, slab_size(options, weights.chunk_bytes), place) as ring:
+    with borrowed_ring(threads, options.depth, options.slab_bytes, place) as ring:
         lanes.run([partial(Lanes.through, slabs=lane) for lane in ring.lanes])
     return ring
-
-
-def slab_size(options: LoadOptions, chunk_bytes: int) -> int:
-    """Bytes of a slab: what is asked for, at most the power of two that holds a chunk."""
-    return min(options.slab_bytes, 1 << (chunk_bytes - 1).bit_length())
 
 
 @contextlib.contextmanager

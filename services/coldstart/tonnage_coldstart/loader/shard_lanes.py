@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from crc32c import crc32c
 
-from tonnage_coldstart.loader.lanes import PIECE_BYTES, Lanes, Target, compare, pieces, read_into
+from tonnage_coldstart.loader.lanes import Lanes, Target, compare, pieces, read_into
 from tonnage_coldstart.loader.ring import Slab
 from tonnage_coldstart.loader.weights import WeightFile, Weights
 from tonnage_core.coldstart.fetch_plan import Chunk
@@ -34,11 +34,10 @@ class ShardLanes(Lanes):
         target: Target,
         *,
         verify: bool,
-        max_chunk_bytes: int,
         slab_bytes: int,
         drop_behind: bool = False,
     ) -> None:
-        super().__init__(weights, target, verify=verify, max_chunk_bytes=max_chunk_bytes, drop_behind=drop_behind)
+        super().__init__(weights, target, verify=verify, drop_behind=drop_behind)
         self._arenas = arenas
         self._slab_bytes = slab_bytes
         self._maps: dict[int, mmap.mmap] = {}
@@ -62,6 +61,10 @@ class ShardLanes(Lanes):
             file, arena = self._weights.files[chunk.file], self._arenas[chunk.file]
             wanted = list(arena.pieces(chunk.start, chunk.length))
             if self._checks(file) and arena.checks(chunk):
+                if chunk.length <= self._slab_bytes and all(piece.runs.count == 1 for piece in wanted):
+                    self._checked_in_slab(file, chunk, wanted, next(turns))
+                    self._drop(file, chunk)
+                    continue
                 if len(scratch) < chunk.length:
                     scratch = memoryview(bytearray(chunk.length))
                 self._checked(file, chunk, wanted, scratch, turns)
@@ -72,16 +75,26 @@ class ShardLanes(Lanes):
         for slab in slabs:
             slab.wait()
 
+    def _checked_in_slab(self, file: WeightFile, chunk: Chunk, wanted: list[Piece], slab: Slab) -> None:
+        """The whole chunk into the slab; what this rank keeps goes on from there while the chunk is checked."""
+        slab.wait()
+        read_into(file, slab.view, chunk.start, chunk.length)
+        self._count(chunk.length)
+        for piece in wanted:
+            at, size = piece.runs.start - chunk.start, piece.runs.length
+            target = self._target.arenas[chunk.file][piece.arena_start : piece.arena_start + size]
+            target.copy_(slab.tensor[at : at + size], non_blocking=True)
+        if self._target.stream is not None:
+            slab.sent(self._target.stream)
+        compare(file, chunk.index, crc32c(slab.view[: chunk.length]))
+
     def _checked(
         self, file: WeightFile, chunk: Chunk, wanted: list[Piece], scratch: memoryview, turns: "itertools.cycle[Slab]"
     ) -> None:
         """The whole chunk, once: checked, then this rank's part of it taken from memory."""
-        crc = 0
-        for at, size in pieces(0, chunk.length, PIECE_BYTES):
-            read_into(file, scratch[at:], chunk.start + at, size)
-            crc = crc32c(scratch[at : at + size], crc)
+        read_into(file, scratch, chunk.start, chunk.length)
         self._count(chunk.length)
-        compare(file, chunk, crc)
+        compare(file, chunk.index, crc32c(scratch[: chunk.length]))
         held = np.frombuffer(scratch, dtype=np.uint8)
         for piece in wanted:
             self._gather(held, chunk.start, chunk.file, piece, turns)

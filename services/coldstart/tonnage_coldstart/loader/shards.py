@@ -20,7 +20,6 @@ from tonnage_coldstart.loader.loading import (
     free,
     report,
     require_dtypes,
-    slab_size,
 )
 from tonnage_coldstart.loader.ring import Ring
 from tonnage_coldstart.loader.shard_lanes import ShardLanes
@@ -65,19 +64,17 @@ def _fill(
     weights: Weights, shards: list[ShardArena], arenas: list[torch.Tensor], place: torch.device, options: LoadOptions
 ) -> tuple[Ring, int]:
     stream = new_stream(place) if place.type == "cuda" else None
-    slab_bytes = slab_size(options, weights.chunk_bytes)
     lanes = ShardLanes(
         weights,
         shards,
         Target(arenas, stream),
         verify=options.verify,
-        max_chunk_bytes=weights.chunk_bytes,
-        slab_bytes=slab_bytes,
+        slab_bytes=options.slab_bytes,
         drop_behind=options.drop_behind,
     )
     threads = max(1, min(options.threads or default_threads(), -(-weights.size_bytes // weights.chunk_bytes)))
     try:
-        with borrowed_ring(threads, options.depth, slab_bytes, place) as ring:
+        with borrowed_ring(threads, options.depth, options.slab_bytes, place) as ring:
             lanes.run([partial(ShardLanes.through_shards, slabs=lane) for lane in ring.lanes])
     finally:
         lanes.close()
