@@ -1,4 +1,4 @@
-"""The planner's HTTP API: targets, their explanation, endpoints."""
+"""The planner's HTTP API: targets, their explanation, endpoints; memory; plans and measurements."""
 
 import asyncio
 import contextlib
@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.routing import Match, Route
 
 from tonnage_core.errors import TonnageError
 from tonnage_planner.body_limit import BodyLimit
@@ -25,13 +26,19 @@ from tonnage_planner.documents import (
     target_fields,
 )
 from tonnage_planner.fleet import Decided, Fleet
+from tonnage_planner.library import Library
 from tonnage_planner.memory import MemoryAnswer, MemoryQuestion, answer
 from tonnage_planner.metrics import PlannerMetrics
+from tonnage_planner.plan_jobs import PlanJobs
+from tonnage_planner.plan_routes import add_plan_routes
 from tonnage_planner.ports import EndpointSource, Scraper
+from tonnage_planner.predict import PredictAnswer, PredictQuestion, predict_answer
 from tonnage_planner.settings import PlannerSettings
 from tonnage_planner.watch import Watch
 from tonnage_runtime.clock import Clock
 from tonnage_runtime.http_app import build_base_app
+from tonnage_runtime.memory_store import MemoryStore
+from tonnage_runtime.store import Store
 
 
 class UnknownPoolError(TonnageError):
@@ -49,6 +56,8 @@ class Ports:
     scraper: Scraper
     clock: Clock
     registry: CollectorRegistry
+    store: Store | None = None
+    """Where measurements sent here are kept; None: in this process."""
 
 
 def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
@@ -65,10 +74,16 @@ def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
         clock=ports.clock,
     )
 
+    jobs = PlanJobs(metrics.plan, ports.clock, waiting_limit=settings.plans_waiting, kept=settings.plans_kept)
+    library = Library(
+        ports.store or MemoryStore(ports.clock), profiles=settings.profiles_kept, points=settings.bench_points_kept
+    )
+
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         watching = asyncio.create_task(watch.run())
         yield
+        await jobs.close()
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
@@ -79,6 +94,7 @@ def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
     app.add_exception_handler(HTTPException, _refused)
     app.add_middleware(BodyLimit, limit_bytes=settings.request_body_limit_bytes)
     _add_routes(app, settings, fleet, ports.clock)
+    add_plan_routes(app, jobs, library)
     _document_errors(app)
     return app
 
@@ -120,6 +136,11 @@ def _add_routes(app: FastAPI, settings: PlannerSettings, fleet: Fleet, clock: Cl
         """Weights, activations, overheads, KV pool, blocks, tokens, concurrency and whether it fits, derived."""
         return MemoryAnswer.model_validate(answer(question))
 
+    @app.post("/v1/predict", tags=["predict"], responses={400: {"description": "No engine takes this"}})
+    def predict(question: PredictQuestion) -> PredictAnswer:
+        """Time to first token, time per output token and throughput with intervals, class and derivation."""
+        return PredictAnswer.model_validate(predict_answer(question))
+
     @app.get("/v1/endpoints", tags=["endpoints"])
     async def endpoints() -> EndpointsDocument:
         """Every endpoint as seen now; what is unknown is null."""
@@ -156,12 +177,21 @@ async def _not_valid(_: Request, error: Exception) -> JSONResponse:
     )
 
 
-async def _refused(_: Request, error: Exception) -> JSONResponse:
+async def _refused(request: Request, error: Exception) -> JSONResponse:
     """What the framework itself refuses (no such path or method, a body it cannot parse), in the same shape."""
     status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
     kind = "not_found_error" if status == 404 else "invalid_request_error"
     headers = error.headers if isinstance(error, HTTPException) else None
+    if status == 405:
+        headers = {"Allow": ", ".join(sorted(_methods(request)))}
     return JSONResponse({"error": {"message": detail, "type": kind}}, status_code=status, headers=headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """What a path takes over all its routes: the framework names those of the first one only."""
+    routes = (route for route in request.app.routes if isinstance(route, Route))
+    found = (route.methods or set() for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    return set().union(*found)
 
 
 async def _not_found(_: Request, error: Exception) -> JSONResponse:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -17,10 +17,25 @@ from tonnage_runtime.clock import Clock
 from tonnage_runtime.metrics import LATENCY_BUCKETS_S
 
 
+class PlanMetrics:
+    """Plans asked for over HTTP."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.plans = Counter("tonnage_planner_plans_total", "Plans by how they ended.", ["outcome"], registry=registry)
+        self.duration = Histogram(
+            "tonnage_planner_plan_duration_seconds",
+            "Computing time of the plans that were done.",
+            buckets=(0.5, 1, 2, 3, 5, 8, 13, 21, 34, 60, 120, 300),
+            registry=registry,
+        )
+        self.waiting = Gauge("tonnage_planner_plans_waiting", "Plans that wait for their turn.", registry=registry)
+
+
 class PlannerMetrics:
     """Every metric, declared once against the registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.plan = PlanMetrics(registry)
         self.fleet = FleetCollector()
         registry.register(self.fleet)
         self.scrapes = Counter(

@@ -83,6 +83,14 @@ class PlannerSettings(Settings):
     """Open requests get this long to end at shutdown."""
     request_body_limit_bytes: int = Field(default=2 << 20, gt=0)
     """Largest request body; a model's config.json is a few KiB."""
+    plans_waiting: int = Field(default=8, ge=1, le=1000)
+    """Most plans that wait for their turn; one is computed at a time."""
+    plans_kept: int = Field(default=32, ge=1, le=1000)
+    """Ended plans that are remembered."""
+    profiles_kept: int = Field(default=256, ge=1, le=10_000)
+    """GpuProfiles kept; the oldest leaves."""
+    bench_points_kept: int = Field(default=5000, ge=1, le=100_000)
+    """Bench points kept; the oldest leave."""
     endpoints: tuple[EndpointSettings, ...] = ()
     """The endpoints, as a list; or name a file."""
     endpoints_file: Path | None = None
