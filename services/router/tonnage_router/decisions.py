@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class DecisionRecord:
     """One decision. Scores and ids are kept; candidates' later states are not shown as if they were then's."""
 
-    __slots__ = ("_at", "_decision", "_model", "_prompt_tokens", "_request_id", "_tenant")
+    __slots__ = ("_at", "_decision", "_model", "_prompt_tokens", "_request_id", "_tenant", "disaggregation")
 
     def __init__(self, exchange: "Exchange", decision: Decision, at: float) -> None:
         self._at = at
@@ -21,6 +21,8 @@ class DecisionRecord:
         self._model = exchange.facts.model
         self._tenant = exchange.tenant
         self._prompt_tokens = exchange.prompt_tokens
+        self.disaggregation: str | None = None
+        """Whether the prompt was computed on a prefill endpoint first, and why."""
 
     def document(self) -> dict[str, Any]:
         """As `/admin/decisions` shows it."""
@@ -40,4 +42,5 @@ class DecisionRecord:
             "candidates": rows,
             "chosen": decision.chosen.id,
             "reason": decision.reason.value,
+            "disaggregation": self.disaggregation,
         }

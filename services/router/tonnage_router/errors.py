@@ -16,7 +16,11 @@ class BadBodyError(BadInputError):
 
 
 class ProbeError(RouterError):
-    """An engine did not answer a probe as expected."""
+    """An engine did not answer a probe, or another call of the router's own, as expected; `status` if it answered."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class PeerEntryError(RouterError):

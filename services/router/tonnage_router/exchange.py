@@ -140,14 +140,15 @@ class Exchange:
             self._connect(self.endpoint)
 
     def _connect(self, endpoint: "Endpoint") -> None:
-        connection = endpoint.pool.take()
-        if connection is not None:
+        if (apart := self.gateway.disaggregation) is not None and apart.holds(self, endpoint):
+            return
+        if (connection := endpoint.pool.take()) is not None:
             self.connected(connection)
         else:
             endpoint.pool.connect(self)
 
-    def adapter_ready(self) -> None:
-        """The adapter this request needs is loaded on its endpoint."""
+    def resume(self) -> None:
+        """What had to come first is done: the adapter is loaded, or the prompt computed elsewhere."""
         assert self.endpoint is not None
         self._connect(self.endpoint)
 

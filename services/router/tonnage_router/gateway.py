@@ -24,6 +24,7 @@ from tonnage_router.adapters.tenant_file import read_tenants
 from tonnage_router.admission import Admission
 from tonnage_router.body import shapes
 from tonnage_router.decisions import DecisionRecord
+from tonnage_router.disaggregation import Disaggregation
 from tonnage_router.errors import BadBodyError
 from tonnage_router.exchange import Exchange
 from tonnage_router.fleet import Endpoint, Fleet
@@ -74,6 +75,7 @@ class Gateway:
         self.active: set[Exchange] = set()
         self.buffered = 0
         self.sharing: Sharing | None = None
+        self.disaggregation = Disaggregation(self) if settings.disaggregation else None
         self.draining = False
         self.drained = asyncio.Event()
         """Set when the last request ends while draining."""
@@ -333,6 +335,8 @@ class Gateway:
         metrics.duration.observe(duration)
         if exchange.first_byte_s is not None:
             metrics.first_byte.observe(exchange.first_byte_s)
+        if self.disaggregation is not None:
+            self.disaggregation.forget(exchange)
         if exchange.usage is not None:
             self._learn(exchange)
         if exchange.grant is not None:

@@ -38,7 +38,7 @@ class LoraLoader:
         return None if spec is None else spec.parent
 
     def ready(self, exchange: "Exchange", endpoint: "Endpoint") -> bool:
-        """Whether the request may be sent now; else it hears `adapter_ready` or `adapter_failed` later."""
+        """Whether the request may be sent now; else it hears `resume` or `adapter_failed` later."""
         name = exchange.facts.model
         spec = self.specs.get(name) if name is not None else None
         if spec is None or endpoint.residency.holds(spec.name):
@@ -74,7 +74,7 @@ class LoraLoader:
             for exchange in self._waiting.pop((endpoint.residency, spec.name), []):
                 there = exchange.endpoint
                 if not exchange.ended and there is not None and there.residency is endpoint.residency:
-                    exchange.adapter_ready() if loaded else exchange.adapter_failed()
+                    exchange.resume() if loaded else exchange.adapter_failed()
 
     async def _make_room(self, endpoint: "Endpoint", name: str) -> None:
         residency, slots = endpoint.residency, endpoint.candidate.adapter_slots

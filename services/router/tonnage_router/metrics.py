@@ -63,6 +63,7 @@ class RouterMetrics(Collector):
         self.refused: dict[int, int] = {}
         self.adapter_loads: dict[str, int] = {}
         self.endpoint_failures: dict[tuple[str, str], int] = {}
+        self.handovers: dict[str, int] = {}
         self.share_rounds: dict[str, int] = {}
         self.share_blocks: dict[str, int] = {}
         self.share_peers = 0
@@ -141,6 +142,10 @@ def _counters(m: RouterMetrics) -> Iterable[Metric]:
     yield _counter("tenant_requests", "Requests admitted, by tenant", ["tenant"], m.tenant_requests.items())
     yield _counter("tenant_tokens", "Tokens charged, by tenant", ["tenant"], m.tenant_tokens.items())
     yield _counter("tenant_refused_requests", "Requests over a limit", ["tenant", "limit"], m.tenant_refusals.items())
+    handovers = (((k,), v) for k, v in m.handovers.items())
+    yield _counter(
+        "handovers", "Prompts to decode endpoints, by what came of computing them apart", ["outcome"], handovers
+    )
     rounds = (((k,), v) for k, v in m.share_rounds.items())
     yield _counter("share_rounds", "Rounds of telling and listening between replicas", ["outcome"], rounds)
     blocks = (((k,), v) for k, v in m.share_blocks.items())

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tonnage_router.body import splice
+from tonnage_router.body.prefill import for_decode
 from tonnage_router.body.sse import UsageStripper
 from tonnage_router.ranks import HEADER
 from tonnage_router.wire.headers import lines
@@ -44,10 +45,17 @@ class Rewriter:
 
     def body_for(self, exchange: "Exchange", endpoint: "Endpoint") -> bytes:
         """The body under the model name the endpoint's engine knows."""
-        spec = endpoint.spec
-        if spec.served_model is None or exchange.facts.model != spec.model:
-            return exchange.body
-        return splice.apply(exchange.body, splice.set_text(exchange.body, "model", spec.served_model))
+        spec, body = endpoint.spec, exchange.body
+        if spec.served_model is not None and exchange.facts.model == spec.model:
+            body = splice.apply(body, splice.set_text(body, "model", spec.served_model))
+        apart = exchange.gateway.disaggregation
+        params = apart.params(exchange, endpoint) if apart is not None else None
+        return body if params is None else for_decode(body, params)
+
+    def plain_lines(self, exchange: "Exchange", endpoint: "Endpoint") -> bytes:
+        """As `header_lines`, for an answer that the router itself reads: not compressed."""
+        lines = self.header_lines(exchange, endpoint).split(b"\r\n")
+        return b"\r\n".join(line for line in lines if not line.lower().startswith(b"accept-encoding:"))
 
     def header_lines(self, exchange: "Exchange", endpoint: "Endpoint") -> bytes:
         """End-to-end headers. With tenants, their keys stay here and the endpoint's own key goes instead; compressed

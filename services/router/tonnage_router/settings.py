@@ -56,6 +56,23 @@ class AdapterSpec(Settings):
     """Where engines find it: a directory or a hub name."""
 
 
+class DisaggregationSpec(Settings):
+    """What moving a model's KV from a prefill to a decode endpoint costs: the planner's rule decides by it."""
+
+    model: str
+    """Model name clients use."""
+    kv_bytes_per_token: float = Field(gt=0)
+    """KV of one token over all GPUs of an endpoint, as `tonnage memory` says it."""
+    link_gbps: float = Field(default=50.0, gt=0)
+    """GB/s from one endpoint to another."""
+    latency_s: float = Field(default=0.001, ge=0)
+    """Before a transfer's first byte."""
+    hop_s: float = Field(default=0.003, ge=0)
+    """What the second call adds."""
+    overlap: float = Field(default=0.0, ge=0, le=1)
+    """Share of a transfer that is hidden behind the prefill."""
+
+
 class ProfileSpec(Settings):
     """A scheduling profile: names of filters, weights of scorers, a picker."""
 
@@ -92,6 +109,8 @@ class RouterSettings(Settings):
     """Longest time between two full lists."""
     kubeconfig: str = ""
     """A kubeconfig, `~` for the user's own; empty is the pod's service account."""
+    disaggregation: list[DisaggregationSpec] = Field(default_factory=list)
+    """Models whose prompts may be computed on endpoints of role `prefill` for those of role `decode`, where it pays."""
     shared_store: str = ""
     """`redis://host:port/0` (or `rediss://`, `unix://`): replicas and workers tell each other prefixes, load and
     tenants' use through it, and tenants' limits hold for all of them together; empty shares nothing."""

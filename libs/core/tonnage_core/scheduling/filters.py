@@ -33,6 +33,11 @@ def decodes(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequ
     return [c for c in candidates if c.role != "prefill"]
 
 
+def prefills(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Candidates that compute prompts for others."""
+    return [c for c in candidates if c.role == "prefill"]
+
+
 def context_fits(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """Candidates whose context limit holds the prompt; all of them when none does, so that an engine words the error.
 
@@ -67,8 +72,9 @@ FILTERS: dict[str, Filter] = {
     "model": model,
     "not_draining": not_draining,
     "decodes": decodes,
+    "prefills": prefills,
     "context_fits": context_fits,
     "length_class": length_class,
     "not_refusing": not_refusing,
 }
-STATIC = frozenset({"healthy", "model", "not_draining", "decodes"})
+STATIC = frozenset({"healthy", "model", "not_draining", "decodes", "prefills"})

@@ -35,12 +35,38 @@ class Reservation:
     expected: Sequence[bytes] = ()
     """Blocks of the exact index that this request is about to add."""
     expects: "Scheduler | None" = None
+    relieved_tokens: int = 0
+    """Prompt tokens that another endpoint computes instead."""
+
+    @classmethod
+    def on(cls, candidate: Candidate, prefill_tokens: int, context_tokens: int) -> "Reservation":
+        """Take a place on `candidate`."""
+        candidate.requests += 1
+        candidate.prefill_tokens += prefill_tokens
+        return cls(candidate, prefill_tokens, context_tokens)
+
+    def relieve(self) -> None:
+        """The prompt is computed elsewhere: but for its last token there is nothing to compute here."""
+        if not self.decoding and not self.released:
+            self.relieved_tokens = self.prefill_tokens - 1
+            self._compute(-self.relieved_tokens)
+
+    def burden(self) -> None:
+        """It was not: all of it is to be computed here after all."""
+        if not self.decoding and not self.released:
+            self._compute(self.relieved_tokens)
+            self.relieved_tokens = 0
+
+    def _compute(self, tokens: int) -> None:
+        self.prefill_tokens += tokens
+        self.candidate.prefill_tokens += tokens
 
     def first_token(self) -> None:
         """The prompt is computed: its load turns from prefill into resident context."""
         if self.decoding or self.released:
             return
         self.decoding = True
+        self.candidate.decoding += 1
         self.candidate.prefill_tokens -= self.prefill_tokens
         self.candidate.decode_tokens += self.context_tokens
 
@@ -54,6 +80,7 @@ class Reservation:
             self.expects.forget(candidate, self.expected)
         candidate.requests -= 1
         if self.decoding:
+            candidate.decoding -= 1
             candidate.decode_tokens -= self.context_tokens
         else:
             candidate.prefill_tokens -= self.prefill_tokens
@@ -156,11 +183,14 @@ class Scheduler:
             reservation.expected, reservation.expects = blocks, self
 
     def _reserve(self, request: SchedulingRequest, decision: Decision) -> Reservation:
-        chosen = decision.chosen
         uncached = max(1, request.prompt_tokens - decision.matched_tokens)
-        chosen.requests += 1
-        chosen.prefill_tokens += uncached
-        return Reservation(chosen, uncached, request.prompt_tokens + request.output_tokens)
+        return Reservation.on(decision.chosen, uncached, request.prompt_tokens + request.output_tokens)
+
+    def matched(
+        self, chain: Sequence[bytes], candidates: Sequence[Candidate], tokens_per_block: float, prompt_tokens: int
+    ) -> Mapping[int, int]:
+        """Cached prompt tokens by slot, as the index of what was routed has them."""
+        return _matched_tokens(self.index.match(chain) if chain else [], candidates, tokens_per_block, prompt_tokens)
 
     def _shortlist(
         self, candidates: Sequence[Candidate], steps: Sequence[tuple[int, int]], exclude: Collection[str]

@@ -72,6 +72,8 @@ class Candidate:
     """Adapters it can hold at once."""
     requests: int = 0
     """Own count: requests reserved and not released."""
+    decoding: int = 0
+    """Own count: requests with a first token."""
     prefill_tokens: int = 0
     """Own count: uncached prompt tokens of requests without a first token."""
     decode_tokens: int = 0

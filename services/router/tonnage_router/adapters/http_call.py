@@ -31,17 +31,28 @@ class _Reader:
 
 
 async def call(
-    host: str, port: int, path: str, *, timeout_s: float, body: bytes | None = None, api_key: str | None = None
+    host: str,
+    port: int,
+    path: str,
+    *,
+    timeout_s: float,
+    body: bytes | None = None,
+    api_key: str | None = None,
+    lines: bytes | None = None,
 ) -> Answer:
-    """GET `path`, or POST `body` as JSON. `ProbeError` says what went wrong in a few words."""
+    """GET `path`, or POST `body` as JSON, with header `lines` of the caller's instead where given.
+
+    `ProbeError` says in a few words what went wrong.
+    """
     method = "GET" if body is None else "POST"
     key = f"authorization: Bearer {api_key}\r\n" if api_key else ""
-    kind = "" if body is None else f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    kind = "" if body is None else f"content-length: {len(body)}\r\n"
+    own = b"content-type: application/json\r\n" if lines is None and body is not None else lines or b""
     shown = f"[{host}]" if ":" in host else host
-    head = f"{method} {path} HTTP/1.1\r\nhost: {shown}:{port}\r\nconnection: close\r\n{key}{kind}\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nhost: {shown}:{port}\r\nconnection: close\r\n{key}{kind}"
     try:
         async with asyncio.timeout(timeout_s):
-            return await _exchange(host, port, head.encode() + (body or b""))
+            return await _exchange(host, port, head.encode() + own + b"\r\n" + (body or b""))
     except TimeoutError as error:
         raise ProbeError(f"{method} {path}: no answer in {timeout_s:g} s") from error
     except (OSError, httptools.HttpParserError) as error:

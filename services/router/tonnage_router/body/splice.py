@@ -116,7 +116,7 @@ def set_text(body: bytes, name: str, value: str) -> list[Edit]:
     """Edits that make `name` the string `value`, at every place it stands, or as a new first key."""
     new = orjson.dumps(value)
     found = spans(body, 0, frozenset({name})).get(name)
-    return [Edit(s.start, s.end, new) for s in found] if found else [_insert(body, 0, orjson.dumps(name) + b":" + new)]
+    return [Edit(s.start, s.end, new) for s in found] if found else [insert(body, 0, orjson.dumps(name) + b":" + new)]
 
 
 def ask_usage(body: bytes) -> list[Edit]:
@@ -124,7 +124,7 @@ def ask_usage(body: bytes) -> list[Edit]:
     wanted = b'"include_usage":true'
     found = spans(body, 0, frozenset({"stream_options"})).get("stream_options")
     if not found:
-        return [_insert(body, 0, b'"stream_options":{' + wanted + b"}")]
+        return [insert(body, 0, b'"stream_options":{' + wanted + b"}")]
     edits: list[Edit] = []
     for span in found:
         if body[span.start : span.start + 1] != b"{":
@@ -134,12 +134,12 @@ def ask_usage(body: bytes) -> list[Edit]:
         if inner:
             edits += [Edit(s.start, s.end, b"true") for s in inner]
         else:
-            edits.append(_insert(body, span.start, wanted))
+            edits.append(insert(body, span.start, wanted))
     return edits
 
 
-def _insert(body: bytes, start: int, member: bytes) -> Edit:
-    """A new first member of the object at `start`."""
+def insert(body: bytes, start: int, member: bytes) -> Edit:
+    """A new first member of the object at `start`, which may get several."""
     at = _open(body, start)
     comma = b"" if body[at : at + 1] == b"}" else b","
     return Edit(at, at, member + comma)

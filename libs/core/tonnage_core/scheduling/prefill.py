@@ -1,0 +1,72 @@
+"""Prefill and decode apart: which endpoint would compute a prompt for another, and the planner's rule on whether to.
+
+The rule and its formulas are `disaggregation`'s; here they are filled in with what the scheduler knows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tonnage_core.disaggregation import Handover, Verdict, handover
+from tonnage_core.scheduling.decide import schedule
+from tonnage_core.scheduling.profile import make_profile
+from tonnage_core.scheduling.types import Candidate, Decision, SchedulingRequest
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tonnage_core.scheduling.scheduler import Reservation, Scheduler
+
+PREFILL = make_profile(
+    "prefill_pool",
+    ("healthy", "model", "not_draining", "prefills", "context_fits", "not_refusing"),
+    {"uncached_prefix": 1.0, "token_load": 1.0},
+    "max_random_ties",
+)
+"""How a prefill endpoint is chosen: whoever is done with the prompt first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What moves KV for one model: bytes a token, GB/s one way, seconds before the first byte, seconds of the second
+    call, and the share of a transfer that is hidden behind the prefill."""
+
+    kv_bytes_per_token: float
+    link_gbps: float = 50.0
+    latency_s: float = 0.001
+    hop_s: float = 0.003
+    overlap: float = 0.0
+
+
+def choose_prefill(
+    scheduler: "Scheduler", prompt: SchedulingRequest, chain: Sequence[bytes], tokens_per_block: float, rng: "Random"
+) -> Decision | None:
+    """The endpoint of role `prefill` for the prompt; None when none of them may take it."""
+    request = SchedulingRequest(prompt.model, prompt.prompt_tokens)
+    candidates: Sequence[Candidate] = list(scheduler.candidates)
+    request.matched = scheduler.matched(chain, candidates, tokens_per_block, prompt.prompt_tokens)
+    return schedule(request, candidates, PREFILL, rng)
+
+
+def judge(
+    decode: Decision, reservation: "Reservation", prefill: Decision, prompt_tokens: int, link: Link, tokens_per_s: float
+) -> Verdict:
+    """The planner's rule for a request whose decode endpoint is chosen and reserved. `tokens_per_s` is the pace of a
+    prefill; the rows that would stall are the requests that generate on the decode endpoint now."""
+    at, ahead = decode.chosen, prefill.chosen.prefill_tokens
+    return handover(
+        Handover(
+            prompt_tokens=prompt_tokens,
+            uncached_decode=reservation.prefill_tokens,
+            uncached_prefill=max(1, prompt_tokens - prefill.matched_tokens),
+            decode_rows=at.decoding,
+            prefill_s_per_token=1 / tokens_per_s,
+            kv_bytes_per_token=link.kv_bytes_per_token,
+            link_gbps=link.link_gbps,
+            latency_s=link.latency_s,
+            hop_s=link.hop_s,
+            overlap=link.overlap,
+            waiting_decode_s=(at.prefill_tokens - reservation.prefill_tokens) / tokens_per_s,
+            waiting_prefill_s=ahead / tokens_per_s,
+        )
+    )

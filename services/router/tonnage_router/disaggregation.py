@@ -1,0 +1,182 @@
+"""Prefill and decode apart: the prompt is computed on a prefill endpoint first where the planner's rule says it pays.
+
+A request whose decode endpoint is chosen is held back for the first call; its answer's parameters go into the second.
+Whatever fails about the first call, the request goes on to its decode endpoint without them, which then computes the
+prompt itself: the client sees no error.
+"""
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import orjson
+
+from tonnage_core.errors import TonnageError
+from tonnage_core.scheduling import Decision, Reservation, SchedulingRequest
+from tonnage_core.scheduling.prefill import Link, choose_prefill, judge
+from tonnage_router.adapters.http_call import call
+from tonnage_router.body import prefill as bodies
+from tonnage_router.errors import BadBodyError, ProbeError
+
+if TYPE_CHECKING:
+    from tonnage_router.exchange import Exchange
+    from tonnage_router.fleet import Endpoint
+    from tonnage_router.gateway import Gateway
+
+log = logging.getLogger(__name__)
+PATIENCE = 3.0
+"""A first call may take this multiple of its predicted time, and `SLACK_S` more."""
+SLACK_S = 2.0
+
+
+class NoParamsError(TonnageError):
+    """A prefill engine answered without `kv_transfer_params`: it has no KV connector, or not that role."""
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A request's first call: for which decode endpoint, and what came of it."""
+
+    endpoint: "Endpoint"
+    task: asyncio.Task[None] | None = None
+    params: bytes | None = None
+
+
+class Disaggregation:
+    """First calls by request."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+        self._rng = random.Random(gateway.settings.seed + 1)
+        self._links = {
+            spec.model: Link(spec.kv_bytes_per_token, spec.link_gbps, spec.latency_s, spec.hop_s, spec.overlap)
+            for spec in gateway.settings.disaggregation
+        }
+        self._held: dict[Exchange, _Held] = {}
+
+    def holds(self, exchange: "Exchange", endpoint: "Endpoint") -> bool:
+        """Whether the request waits for a first call, and hears `resume` after it. Asked again then, it says no."""
+        link = self._links.get(exchange.facts.model or "")
+        if link is None or endpoint.candidate.role != "decode":
+            return False
+        held = self._held.get(exchange)
+        if held is not None and held.endpoint is endpoint:
+            return False
+        self._held[exchange] = _Held(endpoint)
+        chosen = self._chosen(exchange, link)
+        if chosen is None:
+            return False
+        prefill = self._gateway.fleet.by_slot[chosen.chosen.slot]
+        running = self._first_call(exchange, self._held[exchange], chosen, prefill)
+        self._held[exchange].task = asyncio.get_running_loop().create_task(running)
+        return True
+
+    def params(self, exchange: "Exchange", endpoint: "Endpoint") -> bytes | None:
+        """What the second call says of the prompt's KV."""
+        held = self._held.get(exchange)
+        return held.params if held is not None and held.endpoint is endpoint else None
+
+    def forget(self, exchange: "Exchange") -> None:
+        """The request ended: a first call in progress is dropped, which makes the engine stop."""
+        held = self._held.pop(exchange, None)
+        if held is not None and held.task is not None:
+            held.task.cancel()
+
+    def _chosen(self, exchange: "Exchange", link: Link) -> Decision | None:
+        """The prefill endpoint, where one suits and the rule says that it pays."""
+        decision, reservation = exchange.decision, exchange.reservation
+        assert decision is not None and reservation is not None
+        request = SchedulingRequest(exchange.facts.model or "", exchange.prompt_tokens)
+        scheduler = self._gateway.scheduler
+        found = choose_prefill(scheduler, request, exchange.chain, exchange.tokens_per_block, self._rng)
+        if found is None:
+            self._note(exchange, "no_endpoint", "no prefill endpoint is eligible")
+            return None
+        pace = self._gateway.fleet.by_slot[found.chosen.slot].prefill_tokens_per_s
+        verdict = judge(decision, reservation, found, exchange.prompt_tokens, link, pace)
+        if not verdict.pays:
+            self._note(exchange, "does_not_pay", verdict.reason)
+            return None
+        if exchange.facts.samples != 1 or not _suits(exchange):
+            self._note(exchange, "unsuitable", "a batch, several samples, or logits of the prompt are asked for")
+            return None
+        self._note(exchange, "pays", f"{verdict.reason}; prefill on {found.chosen.id}")
+        return found
+
+    def _note(self, exchange: "Exchange", outcome: str, reason: str) -> None:
+        self._count(outcome)
+        decisions = self._gateway.decisions
+        if decisions:
+            decisions[-1].disaggregation = f"{outcome}: {reason}"
+
+    def _count(self, outcome: str) -> None:
+        counts = self._gateway.metrics.handovers
+        counts[outcome] = counts.get(outcome, 0) + 1
+
+    async def _first_call(self, exchange: "Exchange", held: _Held, chosen: Decision, endpoint: "Endpoint") -> None:
+        gateway = self._gateway
+        uncached = max(1, exchange.prompt_tokens - chosen.matched_tokens)
+        own = Reservation.on(chosen.chosen, uncached, exchange.prompt_tokens)
+        moved = exchange.reservation
+        assert moved is not None
+        moved.relieve()
+        if exchange.chain and gateway.fleet.by_slot.get(chosen.chosen.slot) is endpoint:
+            gateway.scheduler.index.insert(exchange.chain, chosen.chosen.slot)
+        endpoint.requests += 1
+        ahead, begun = chosen.chosen.prefill_tokens, asyncio.get_running_loop().time()
+        try:
+            held.params = await self._prefilled(exchange, endpoint, ahead)
+            endpoint.learn_pace(ahead, asyncio.get_running_loop().time() - begun)
+            self._count("done")
+        except (ProbeError, NoParamsError) as error:
+            self._failed(endpoint, error)
+        except Exception:
+            log.exception("first call", extra={"endpoint": endpoint.id})
+            self._count("failed")
+        finally:
+            if held.params is None:
+                moved.burden()
+            own.release()
+        if not exchange.ended:
+            gateway.admission.room_freed()
+            exchange.resume()
+
+    async def _prefilled(self, exchange: "Exchange", endpoint: "Endpoint", ahead_tokens: int) -> bytes:
+        gateway, spec = self._gateway, endpoint.spec
+        served = orjson.dumps(spec.served_model) if spec.served_model else None
+        answer = await call(
+            endpoint.host,
+            endpoint.port,
+            exchange.incoming.path.decode(),
+            timeout_s=SLACK_S + PATIENCE * ahead_tokens / endpoint.prefill_tokens_per_s,
+            body=bodies.for_prefill(exchange.body, served),
+            lines=gateway.rewriter.plain_lines(exchange, endpoint),
+        )
+        if answer.status != 200:
+            raise ProbeError(f"prefill answered {answer.status}", answer.status)
+        params = bodies.params_of(answer.body)
+        if params is None:
+            raise NoParamsError(f"{endpoint.id} answered without kv_transfer_params: start it with a KV connector")
+        return params
+
+    def _failed(self, endpoint: "Endpoint", error: TonnageError) -> None:
+        """4xx is the client's matter and a missing parameter the operator's; the rest counts against the endpoint."""
+        if isinstance(error, NoParamsError):
+            self._count("no_params")
+            return
+        status = error.status if isinstance(error, ProbeError) else None
+        if status is not None and status < 500 and status != 429:
+            self._count("refused")
+            return
+        self._count("failed")
+        kind = "connect" if status is None else "backpressure" if status in (429, 503) else "status"
+        self._gateway.endpoint_failed(endpoint, kind)
+
+
+def _suits(exchange: "Exchange") -> bool:
+    try:
+        return bodies.suits(exchange.body, exchange.incoming.path)
+    except BadBodyError:
+        return False

@@ -1,0 +1,133 @@
+"""Prefill and decode apart: two calls where it pays, one where not, and no client error either way."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+BODY = (
+    b'{"model":"m", "stream":false,\t"max_tokens":7,"messages":[{"role":"user","content":"' + b"word " * 8000 + b'"}]}'
+)
+PARAMS = b'{"do_remote_prefill":true, "remote_block_ids":[1,2],"big":12345678901234567890123}'
+FIRST = b'{"id":"p","choices":[],"kv_transfer_params":' + PARAMS + b"}"
+
+
+async def give_kv(call: Any) -> None:
+    call.answer(FIRST)
+
+
+async def start(route: Any, prefill: Any, decode: Any, busy: int = 50, **settings: Any) -> Any:
+    """A router over one prefill and one decode endpoint, the latter with `busy` requests that generate."""
+    listed = [
+        {"url": prefill.url, "model": "m", "role": "prefill"},
+        {"url": decode.url, "model": "m", "role": "decode"},
+    ]
+    moved = [{"model": "m", "kv_bytes_per_token": 131072}]
+    router = await route([], endpoints=listed, disaggregation=moved, **settings)
+    for endpoint in router.gateway.fleet:
+        endpoint.candidate.decoding = busy if endpoint.spec.role == "decode" else 0
+    return router
+
+
+async def test_the_prompt_is_computed_on_the_prefill_endpoint_and_its_kv_named_to_the_decode_endpoint(
+    engines: Any, route: Any
+) -> None:
+    (prefill,), (decode,) = await engines(1, script=give_kv), await engines(1)
+    router = await start(route, prefill, decode)
+    answer = await router.post(BODY, extra=b"x-tonnage-explain: 1\r\nAccept-Encoding: gzip\r\n")
+    assert answer.status == 200
+    assert answer.header(b"x-tonnage-endpoint") == f"127.0.0.1:{decode.port}".encode()
+    (first,), (second,) = prefill.calls, decode.calls
+    asked = orjson.loads(first.body)
+    assert (asked["max_tokens"], asked["stream"]) == (1, False)
+    assert asked["kv_transfer_params"]["do_remote_decode"] is True
+    assert b"accept-encoding" not in first.head.lower()
+    assert second.body == b'{"kv_transfer_params":' + PARAMS + b"," + BODY[1:]
+    await router.settled()
+    assert router.counters() == [(0, 0, 0), (0, 0, 0)]
+    assert router.gateway.metrics.handovers == {"pays": 1, "done": 1}
+    assert router.gateway.decisions[-1].document()["disaggregation"].startswith("pays: ")
+
+
+async def test_an_idle_decode_endpoint_computes_its_prompt_itself(engines: Any, route: Any) -> None:
+    (prefill,), (decode,) = await engines(1, script=give_kv), await engines(1)
+    router = await start(route, prefill, decode, busy=0)
+    assert (await router.post(BODY)).status == 200
+    assert prefill.calls == [] and decode.calls[0].body == BODY
+    assert router.gateway.metrics.handovers == {"does_not_pay": 1}
+
+
+async def refuse(call: Any) -> None:
+    call.answer(b"{}", "503 Service Unavailable")
+
+
+async def object_to_it(call: Any) -> None:
+    call.answer(b'{"error":{}}', "400 Bad Request")
+
+
+async def know_nothing_of_kv(call: Any) -> None:
+    call.answer()
+
+
+async def cut(call: Any) -> None:
+    call.writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{")
+    await call.writer.drain()
+    call.writer.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "blamed"),
+    [
+        (refuse, "failed", True),
+        (object_to_it, "refused", False),
+        (know_nothing_of_kv, "no_params", False),
+        (cut, "no_params", False),
+        (None, "failed", True),
+    ],
+)
+async def test_whatever_the_prefill_endpoint_does_the_client_gets_its_answer(
+    engines: Any, route: Any, script: Any, outcome: str, blamed: bool
+) -> None:
+    (prefill,), (decode,) = await engines(1, script=script or give_kv), await engines(1)
+    router = await start(route, prefill, decode)
+    if script is None:
+        prefill.stop()
+    assert (await router.post(BODY)).status == 200
+    assert decode.calls[0].body == BODY
+    await router.settled()
+    assert router.counters() == [(0, 0, 0), (0, 0, 0)]
+    assert router.gateway.metrics.handovers == {"pays": 1, outcome: 1}
+    assert bool(router.gateway.metrics.endpoint_failures) is blamed
+
+
+async def test_a_client_that_leaves_stops_the_first_call(engines: Any, route: Any) -> None:
+    gone = asyncio.Event()
+
+    async def hang(call: Any) -> None:
+        await call.reader.read(1)
+        gone.set()
+
+    (prefill,), (decode,) = await engines(1, script=hang), await engines(1)
+    router = await start(route, prefill, decode)
+    client = await router.client()
+    client.send(BODY)
+    await router.until(lambda: len(prefill.calls) == 1)
+    assert router.counters()[1][1] == 1, "the prompt is not the decode endpoint's work"
+    client.close()
+    await asyncio.wait_for(gone.wait(), 30)
+    await router.settled()
+    await router.until(lambda: router.counters() == [(0, 0, 0), (0, 0, 0)])
+    assert decode.calls == []
+
+
+async def test_a_batch_and_a_model_without_a_link_are_not_taken_apart(engines: Any, route: Any) -> None:
+    (prefill,), (decode,) = await engines(1, script=give_kv), await engines(1)
+    router = await start(route, prefill, decode)
+    batch = b'{"model":"m","prompt":["' + b"word " * 8000 + b'","b"]}'
+    assert (await router.post(batch, b"/v1/completions")).status == 200
+    assert prefill.calls == [] and router.gateway.metrics.handovers == {"unsuitable": 1}
+    plain = await start(route, prefill, decode)
+    plain.gateway.disaggregation = None
+    assert (await plain.post(BODY)).status == 200
+    assert prefill.calls == []
