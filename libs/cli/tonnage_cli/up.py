@@ -40,6 +40,7 @@ POLICIES = ("prefix", "round_robin", "least_load", "power_of_two", "session", "c
     show_default=True,
     help="Arrivals and the simulators' clock run this much faster than the wall clock.",
 )
+@click.option("--kv-events", is_flag=True, help="Engines publish KV events: token-id prompts are matched by them.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--slo-ttft-ms", type=FiniteRange(0, min_open=True), default=2000.0, show_default=True)
 @click.option("--slo-tpot-ms", type=FiniteRange(0, min_open=True), default=50.0, show_default=True)
@@ -81,6 +82,8 @@ def _check(urls_file: Path | None, **fleet: Any) -> None:
     """Refuse what cannot work before ten processes start."""
     for url in fleet["engine_urls"]:
         parse_target(url)
+    if fleet["kv_events"] and fleet["engine_urls"]:
+        raise click.UsageError("--kv-events is for simulated engines: real ones' ports go into the router's endpoints")
     if not fleet["engine_urls"]:
         load_model(fleet["model"])
         load_gpu(fleet["gpu"])

@@ -53,3 +53,17 @@ def test_simulated_engines_run_at_the_speed_of_the_arrivals() -> None:
     specs = layout.engine_specs(options, layout.allocate_ports(options))
     assert [spec.env["TONNAGE_SIM_TIME_SCALE"] for spec in specs] == ["4.0", "4.0"]
     assert [spec.env["TONNAGE_SIM_SEED"] for spec in specs] == ["7", "8"]
+
+
+def test_engines_that_publish_kv_events_tell_the_router_where() -> None:
+    options = layout.FleetOptions(engines=2, port_base=0, kv_events=True)
+    ports = layout.allocate_ports(options)
+    assert len(set(ports.values())) == len(ports)
+    configs = [json.loads(s.env["TONNAGE_SIM_KV_EVENTS_CONFIG"]) for s in layout.engine_specs(options, ports)]
+    rows = json.loads(layout.router_spec(options, ports, "m", policy="prefix").env["TONNAGE_ROUTER_ENDPOINTS"])
+    assert [config["endpoint"] for config in configs] == [f"tcp://127.0.0.1:{row['kv_events_port']}" for row in rows]
+    assert [config["replay_endpoint"] for config in configs] == [
+        f"tcp://127.0.0.1:{row['kv_events_replay_port']}" for row in rows
+    ]
+    planner = next(s for s in layout.service_specs(options, ports, "m") if s.name == "planner")
+    assert "kv_events_port" not in planner.env["TONNAGE_PLANNER_ENDPOINTS"]

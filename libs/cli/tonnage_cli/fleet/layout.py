@@ -1,7 +1,8 @@
 """Which processes make a local fleet, with their ports and environment. Pure: options in, process specs out.
 
 Ports count up from `port_base`: router, its admin port, planner, GPU agent, cold start, the fleet's own status page,
-two for the router of the policy compared with, and from +10 the engines. Base 0 takes free ports.
+two for the router of the policy compared with, from +10 the engines, and then two for each engine's KV events. Base 0
+takes free ports.
 """
 
 import json
@@ -32,6 +33,8 @@ class FleetOptions:
     port_base: int = 8080
     log_level: str = "WARNING"
     state_dir: Path = Path(".tonnage")
+    kv_events: bool = False
+    """Simulated engines publish KV events, and the router matches prompts of token ids by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,10 @@ class ProcessSpec:
 
 def allocate_ports(options: FleetOptions) -> dict[str, int]:
     """A free port for each part; `PortInUseError` names the first that is taken, before anything starts."""
-    names = list(FIXED) + [f"engine-{i}" for i in range(0 if options.engine_urls else options.engines)]
+    engines = range(0 if options.engine_urls else options.engines)
+    names = list(FIXED) + [f"engine-{i}" for i in engines]
+    if options.kv_events:
+        names += [f"{what}-{i}" for i in engines for what in ("events", "replays")]
     wanted = {
         name: 0
         if options.port_base == 0
@@ -117,10 +123,30 @@ def engine_specs(options: FleetOptions, ports: Mapping[str, int]) -> list[Proces
                 GPU=options.gpu,
                 TIME_SCALE=options.speed,
                 SEED=options.seed + i,
+                **_published(options, ports, i),
             ),
         )
         for i in range(options.engines)
     ]
+
+
+def _published(options: FleetOptions, ports: Mapping[str, int], engine: int) -> dict[str, str]:
+    if not options.kv_events:
+        return {}
+    addresses = {
+        "endpoint": f"tcp://{HOST}:{ports[f'events-{engine}']}",
+        "replay_endpoint": f"tcp://{HOST}:{ports[f'replays-{engine}']}",
+    }
+    return {"KV_EVENTS_CONFIG": json.dumps(addresses)}
+
+
+def _endpoints(options: FleetOptions, ports: Mapping[str, int], model: str) -> list[dict[str, object]]:
+    """What the router is told of the engines."""
+    rows: list[dict[str, object]] = [{"url": url, "model": model} for url in engine_urls(options, ports)]
+    if options.kv_events and not options.engine_urls:
+        for i, row in enumerate(rows):
+            row |= {"kv_events_port": ports[f"events-{i}"], "kv_events_replay_port": ports[f"replays-{i}"]}
+    return rows
 
 
 def router_spec(
@@ -128,7 +154,7 @@ def router_spec(
 ) -> ProcessSpec:
     """The router that stays, or the one of the policy compared with."""
     port, admin = ("compared_router", "compared_admin") if compared else ("router", "admin")
-    endpoints = [{"url": url, "model": model} for url in engine_urls(options, ports)]
+    endpoints = _endpoints(options, ports, model)
     return ProcessSpec(
         name="compared-router" if compared else "router",
         module="tonnage_router.main",

@@ -42,7 +42,8 @@ class PromptTokenizer:
         self._split = self._splitter()
         self._cache_bytes = cache_bytes
         self._pieces: OrderedDict[str, bytes] = OrderedDict()
-        self._held = 0
+        self.held_bytes = 0
+        """Estimated memory of what is remembered."""
 
     def pieces(self, text: str) -> list[str]:
         """The text in pieces that are encoded apart."""
@@ -67,10 +68,10 @@ class PromptTokenizer:
         """Keep pieces' ids, the least recently used beyond the bound leaving."""
         for piece, packed in zip(pieces, ids, strict=True):
             if piece not in self._pieces:
-                self._held += _size(piece, packed)
+                self.held_bytes += _size(piece, packed)
             self._pieces[piece] = packed
-        while self._held > self._cache_bytes and len(self._pieces) > 1:
-            self._held -= _size(*self._pieces.popitem(last=False))
+        while self.held_bytes > self._cache_bytes and len(self._pieces) > 1:
+            self.held_bytes -= _size(*self._pieces.popitem(last=False))
 
     def joined(self, pieces: Sequence[str], ids: Mapping[str, bytes], *, special: bool) -> bytes:
         """Ids of the whole text, from those of its pieces; `special` adds what the tokenizer puts around a text (the
