@@ -9,6 +9,8 @@ import click
 
 from tonnage_cli.finite import FiniteRange
 from tonnage_cli.output import json_option, print_json, print_table
+from tonnage_cli.what_if import COLUMNS, compared, read_change, what_if_rows
+from tonnage_core.engine.adapter_mix import AdapterMix
 from tonnage_core.engine.defaults import GPU_MEMORY_UTILIZATION, engine_config_for
 from tonnage_core.engine.fleet import Fleet, FleetConfig, FleetResult
 from tonnage_core.engine.step_time import step_time_for
@@ -51,21 +53,35 @@ _POSITIVE = FiniteRange(0, min_open=True)
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="By default vLLM's for the GPU.")
 @click.option("--batching", type=click.Choice(["continuous", "static"]), default="continuous", show_default=True)
 @click.option("--preemption", type=click.Choice(["recompute", "swap"]), default="recompute", show_default=True)
+@click.option("--swap-blocks", type=click.IntRange(0), help="Host blocks for swapped requests; by default no limit.")
+@click.option("--long-prefill-token-threshold", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--no-prefix-caching", is_flag=True, help="Engines without a prefix cache.")
+@click.option("--long-replicas", type=click.IntRange(0), default=0, help="Replicas for prompts from 8k tokens on.")
+@click.option("--adapters", type=click.IntRange(0, 100_000), default=0, help="LoRA adapters that requests ask for.")
+@click.option("--adapter-zipf", type=FiniteRange(0, 10), default=1.0, show_default=True, help="0: all alike.")
+@click.option("--adapter-slots", type=click.IntRange(1), default=8, show_default=True, help="On the GPU at once.")
+@click.option("--adapter-load-s", type=FiniteRange(0), default=0.02, show_default=True, help="Host to GPU.")
 @click.option("--step-jitter", type=FiniteRange(0, 1, max_open=True), default=0.0, show_default=True)
 @click.option("--slo-ttft-ms", type=_POSITIVE, default=2000.0, show_default=True)
 @click.option("--slo-tpot-ms", type=_POSITIVE, default=50.0, show_default=True)
 @click.option("--slo-percentile", type=FiniteRange(0, 100), default=99.0, show_default=True)
 @click.option("--strict", is_flag=True, help="Stop at the first bad line of the trace.")
+@click.option("--what-if", multiple=True, metavar="OPTION=VALUE[,…]", help="Run again with these changes; repeatable.")
 @json_option
-def command(trace: Path, *, as_json: bool, **given: Any) -> int:
+@click.pass_context
+def command(context: click.Context, /, trace: Path, *, as_json: bool, what_if: tuple[str, ...], **given: Any) -> int:
     """Run a Mooncake JSONL or Azure CSV trace through the discrete-event fleet.
 
     No server and no tokens: arrivals, routing, batching, paging and step times are computed, so that an hour of traffic
-    takes seconds. Equal seeds give equal decisions. Exit 1 when a request fits no engine.
+    takes seconds. Equal seeds give equal decisions. Each `--what-if policy=round_robin` or
+    `--what-if preemption=swap,num-blocks=900` runs the trace again and compares. Exit 1 when a request fits no engine.
     """
+    changes = [read_change(text, context) for text in what_if]
     read = read_trace(trace, strict=given["strict"])
     document = simulate(read, trace.name, given)
+    if changes:
+        others = [simulate(read, trace.name, given | change.values) for change in changes]
+        document["what_if"] = [compared(document, change, other) for change, other in zip(changes, others, strict=True)]
     if as_json:
         print_json(document)
     else:
@@ -85,6 +101,8 @@ def simulate(trace: Trace, name: str, given: dict[str, Any]) -> dict[str, Any]:
         model=shape.name,
         seed=given["seed"],
         rate_scale=given["rate_scale"],
+        long_replicas=given["long_replicas"],
+        adapters=AdapterMix(given["adapters"], given["adapter_zipf"], given["seed"]) if given["adapters"] else None,
     )
     step_time = step_time_for(shape, gpu, tp=given["tp"], kv_dtype=given["kv_dtype"])
     result = Fleet(config, step_time, Random(given["seed"])).run(requests)
@@ -101,6 +119,11 @@ def _engine_config(shape: ModelShape, gpu: GpuSpec, given: dict[str, Any]) -> En
         batching=given["batching"],
         preemption=given["preemption"],
         enable_prefix_caching=not given["no_prefix_caching"],
+        swap_blocks=given["swap_blocks"],
+        long_prefill_token_threshold=given["long_prefill_token_threshold"],
+        adapter_slots=given["adapter_slots"] if given["adapters"] else 0,
+        adapter_host_slots=given["adapters"],
+        adapter_load_s=given["adapter_load_s"],
         step_jitter=given["step_jitter"],
     )
 
@@ -170,7 +193,16 @@ _ENGINE_FIELDS = (
     "preemption",
     "enable_prefix_caching",
 )
-_COUNTER_FIELDS = ("query_tokens", "hit_tokens", "generation_tokens", "steps", "evicted_blocks", "swapped_out_blocks")
+_COUNTER_FIELDS = (
+    "query_tokens",
+    "hit_tokens",
+    "generation_tokens",
+    "steps",
+    "evicted_blocks",
+    "swapped_out_blocks",
+    "adapter_loads",
+    "adapter_fetches",
+)
 
 
 def _share(part: float, whole: float) -> float | None:
@@ -195,6 +227,8 @@ def _show(document: dict[str, Any]) -> None:
         ["decisions", document["decisions_sha256"][:16]],
     ]
     print_table("Run", ["", "value"], summary)
+    if document.get("what_if"):
+        print_table("What if", COLUMNS, what_if_rows(document))
 
 
 _LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")

@@ -7,7 +7,7 @@ from random import Random
 from typing import Annotated, Any, Literal
 
 from fastapi import Body, FastAPI, Path, Query, Response
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.requests import Request
 
 from tonnage_core.errors import BadInputError
@@ -24,6 +24,12 @@ from tonnage_runtime.catalogue import load_model, model_names
 Identity = Annotated[str, Path(max_length=64)]
 Wait = Annotated[float, Query(ge=0, le=60)]
 _MISSING: dict[int | str, dict[str, Any]] = {404: {"description": "No such plan"}}
+
+
+class CsvResponse(Response):
+    """A table as text."""
+
+    media_type = "text/csv"
 
 
 class PlanJob(Document):
@@ -170,10 +176,10 @@ def _add_library(app: FastAPI, library: Library) -> None:
         added, held = await library.add_points(text)
         return PointsAnswer(added=added, held=held)
 
-    @app.get("/v1/bench-points", tags=["measurements"], response_class=PlainTextResponse)
+    @app.get("/v1/bench-points", tags=["measurements"], response_class=CsvResponse)
     async def points() -> Response:
         """Every point kept, as CSV."""
-        return Response(await library.points(), media_type="text/csv; charset=utf-8")
+        return CsvResponse(await library.points())
 
 
 async def _specification(asked: dict[str, Any], library: Library) -> PlanSpec:

@@ -98,3 +98,41 @@ def test_a_number_no_engine_can_have_is_one_line(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_what_ifs_run_the_same_trace_again_and_compare(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["policy=round_robin", "preemption=swap,num-blocks=300,max-model-len=4096", "replicas=1", "adapters=6"]
+    words = [word for each in asked for word in ("--what-if", each)]
+    document = _report(capsys, str(trace), "--replicas", "2", "--rate-scale", "20", *words)
+    found = document["what_if"]
+    assert isinstance(found, list)
+    assert [each["change"] for each in found] == [
+        {"policy": "round_robin"},
+        {"preemption": "swap", "num-blocks": 300, "max-model-len": 4096},
+        {"replicas": 1},
+        {"adapters": 6},
+    ]
+    turns, small, single, lora = found
+    assert turns["decisions_sha256"] != document["decisions_sha256"]
+    assert turns["ratio"]["hit_tokens"] <= 1
+    assert small["engine"]["num_blocks"] == 300
+    assert small["counters"]["evicted_blocks"] > document["counters"]["evicted_blocks"]  # type: ignore[index]
+    assert single["replicas"] == 1
+    assert single["ratio"]["ttft_p99"] > 1
+    assert lora["counters"]["adapter_loads"] > 0
+    alone = _report(capsys, str(trace), "--replicas", "2", "--rate-scale", "20", "--policy", "round_robin")
+    assert alone["decisions_sha256"] == turns["decisions_sha256"]
+    assert alone["ttft_ms"] == turns["ttft_ms"]
+
+
+def test_a_table_of_what_ifs_is_shown(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run(["simulate", str(trace), "--limit", "8", "--what-if", "max-num-batched-tokens=1024,max-num-seqs=64"]) == 0
+    )
+    assert "What if" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["policy", "colour=red", "limit=3", "policy=nearest", "replicas=0", "slo-ttft-ms=nan"])
+def test_a_what_if_that_is_no_option_is_bad_input(trace: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    assert run(["simulate", str(trace), "--what-if", text]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

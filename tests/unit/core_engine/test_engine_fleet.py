@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tonnage_core.engine.adapter_mix import AdapterMix
 from tonnage_core.engine.batch import Batch
 from tonnage_core.engine.errors import BadEngineConfigError
 from tonnage_core.engine.fleet import TOO_LONG, Fleet, FleetConfig, FleetResult
@@ -106,3 +107,47 @@ def test_block_keys_can_be_picked_by_place() -> None:
 def test_a_block_size_that_does_not_divide_the_traces_is_refused() -> None:
     with pytest.raises(BadEngineConfigError, match="block_size 48 must divide the trace's blocks of 512 tokens"):
         trace_keys(TraceRequest(0, 0.0, 600, 1, (1, 2)), [b"a" * 16, b"b" * 16], 48)
+
+
+def test_long_prompts_go_to_the_replicas_for_them_and_short_ones_elsewhere() -> None:
+    lengths = [(400, 9000)[n % 2] for n in range(20)]
+    requests = [
+        TraceRequest(n, n * 0.1, size, 5, tuple(range(100 * n, 100 * n - (-size // 512))))
+        for n, size in enumerate(lengths)
+    ]
+    result = _run("least_load", requests=requests, long_replicas=1)
+    assert [counters.finished for counters in result.replicas][3] == 10
+    assert sum(counters.prompt_tokens for counters in result.replicas[:3]) == 10 * 400
+
+
+def test_requests_of_a_conversation_keep_their_adapter_and_the_router_spreads_by_residency() -> None:
+    mix = AdapterMix(6, zipf=1.0, seed=3)
+    turns = _sessions(30, 3)
+    asked = [mix.of(request) for request in turns]
+    assert asked[:30] == asked[30:60] == asked[60:]
+    assert len(set(asked)) > 2
+    engine = replace(ENGINE, adapter_slots=2, adapter_host_slots=6)
+    by_adapter = _run("prefix", requests=turns, engine=engine, adapters=mix).counters
+    in_turn = _run("round_robin", requests=turns, engine=engine, adapters=mix).counters
+    assert 0 < by_adapter.adapter_loads < in_turn.adapter_loads
+
+
+def test_equal_prompts_of_two_adapters_share_no_block() -> None:
+    same = [TraceRequest(n, n * 1.0, 2048, 5, (7, 8, 9, 10)) for n in range(2)]
+
+    class Alternating(AdapterMix):
+        def of(self, request: TraceRequest) -> str:
+            return f"adapter-{request.index}"
+
+    engine = replace(ENGINE, adapter_slots=2, adapter_host_slots=2)
+    assert _run("prefix", requests=same, engine=engine, adapters=Alternating(2)).counters.hit_tokens == 0
+    assert _run("prefix", requests=same).counters.hit_tokens > 0
+
+
+def test_fleets_that_cannot_work_are_refused() -> None:
+    with pytest.raises(BadEngineConfigError, match="leave at least one for short ones"):
+        _run("prefix", long_replicas=4)
+    with pytest.raises(BadEngineConfigError, match="set adapter_slots"):
+        _run("prefix", adapters=AdapterMix(3))
+    with pytest.raises(BadEngineConfigError, match="at least 1 adapter"):
+        AdapterMix(0)

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
+from tonnage_core.engine.adapter_mix import AdapterMix
 from tonnage_core.engine.batch import StepClock
 from tonnage_core.engine.engine import Engine
-from tonnage_core.engine.errors import RequestTooLongError
+from tonnage_core.engine.errors import BadEngineConfigError, RequestTooLongError
 from tonnage_core.engine.trace_keys import trace_chain, trace_keys
 from tonnage_core.engine.types import EngineConfig, EngineCounters, EngineRequest, RequestTimeline
 from tonnage_core.prefix_index.block_hash import seed_hash
@@ -35,7 +36,8 @@ class FleetConfig:
     """A fleet of equal engines behind one router.
 
     `rate_scale` 2 makes arrivals come twice as fast. `scrape_s` is how old the gauges that routing reads may be;
-    `index_bytes` bounds the router's prefix index a replica.
+    `index_bytes` bounds the router's prefix index a replica. The last `long_replicas` take the profile's long prompts
+    and the others the rest; 0: any takes any. `adapters` says which adapter each request asks for; None: none.
     """
 
     replicas: int
@@ -47,6 +49,16 @@ class FleetConfig:
     scrape_s: float = 1.0
     index_bytes: int = 8 << 20
     keep_gaps: bool = True
+    long_replicas: int = 0
+    adapters: AdapterMix | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.long_replicas < max(1, self.replicas):
+            raise BadEngineConfigError(
+                f"{self.long_replicas} of {self.replicas} replicas for long prompts; leave at least one for short ones"
+            )
+        if self.adapters is not None and not self.engine.adapter_slots:
+            raise BadEngineConfigError("requests ask for adapters and the engines have no slots; set adapter_slots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +119,7 @@ class Fleet:
         self._config = config
         self._router = Scheduler(config.profile, rng)
         self._replicas = [self._replica(slot, step_time) for slot in range(config.replicas)]
-        self._seed = seed_hash(config.model, None, None)
+        self._seeds: dict[str | None, bytes] = {}
         self._flights: dict[str, _Flight] = {}
         self._records: dict[int, RequestRecord] = {}
         self._digest = hashlib.sha256()
@@ -118,7 +130,13 @@ class Fleet:
         engine = Engine(
             config.engine, step_time, model=config.model, seed=config.seed + slot, keep_gaps=config.keep_gaps
         )
-        candidate = Candidate(f"replica-{slot}", slot, max_model_len=config.engine.max_model_len)
+        candidate = Candidate(
+            f"replica-{slot}",
+            slot,
+            max_model_len=config.engine.max_model_len,
+            length_class=_length_class(config, slot),
+            adapter_slots=config.engine.adapter_slots or None,
+        )
         self._router.add(candidate, config.index_bytes)
         return _Replica(engine, candidate)
 
@@ -140,6 +158,8 @@ class Fleet:
             for replica in self._replicas:
                 replica.candidate.kv_utilisation = replica.engine.kv.pool.usage
                 replica.candidate.waiting = len(replica.engine.scheduler.waiting)
+                if self._config.adapters is not None:
+                    replica.candidate.adapters = set(replica.engine.adapters.resident)
 
     def _observe(self, now: float) -> None:
         """Let the router see the first and last tokens that had come out by `now`."""
@@ -167,10 +187,15 @@ class Fleet:
         )
 
     def _route(self, request: TraceRequest, now: float) -> None:
-        chain = trace_chain(request, self._seed)
+        adapter = None if self._config.adapters is None else self._config.adapters.of(request)
+        chain = trace_chain(request, self._seed(adapter))
         whole = chain[: request.input_length // request.block_tokens]
         asked = SchedulingRequest(
-            self._config.model, request.input_length, request.output_length, prefix_key=chain[0] if chain else None
+            self._config.model,
+            request.input_length,
+            request.output_length,
+            adapter=adapter,
+            prefix_key=chain[0] if chain else None,
         )
         choice = self._router.choose(asked, whole, request.block_tokens)
         if choice is None:
@@ -180,19 +205,28 @@ class Fleet:
         slot = decision.chosen.slot
         self._digest.update(b"%d %d %d\n" % (request.index, slot, decision.matched_tokens))
         try:
-            self._replicas[slot].engine.submit(self._engine_request(request, chain), now)
+            self._replicas[slot].engine.submit(self._engine_request(request, chain, adapter), now)
         except RequestTooLongError:
             reservation.release()
             self._refuse(request, now)
             return
+        if adapter is not None:
+            # Loading or resident: the router knows what it has sent before the next scrape says so.
+            decision.chosen.adapters.add(adapter)
         self._flights[str(request.index)] = _Flight(request, now, reservation)
 
-    def _engine_request(self, request: TraceRequest, chain: Sequence[bytes]) -> EngineRequest:
+    def _seed(self, adapter: str | None) -> bytes:
+        if adapter not in self._seeds:
+            self._seeds[adapter] = seed_hash(self._config.model, adapter, None)
+        return self._seeds[adapter]
+
+    def _engine_request(self, request: TraceRequest, chain: Sequence[bytes], adapter: str | None) -> EngineRequest:
         return EngineRequest(
             request_id=str(request.index),
             prompt_tokens=request.input_length,
             output_tokens=request.output_length,
             block_hashes=trace_keys(request, chain, self._config.engine.block_size),
+            adapter=adapter,
         )
 
     def _refuse(self, request: TraceRequest, now: float) -> None:
@@ -207,3 +241,9 @@ class Fleet:
         start = min((record.intended_s for record in records), default=0.0)
         end = max((record.last_s for record in records if record.last_s is not None), default=start)
         return FleetResult(records, counters, self._digest.hexdigest(), end - start)
+
+
+def _length_class(config: FleetConfig, slot: int) -> str | None:
+    if not config.long_replicas:
+        return None
+    return "long" if slot >= config.replicas - config.long_replicas else "short"
