@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -40,6 +41,7 @@ FLOOD = 5.0
 
 def main() -> int:
     """Run what was asked; 1 when a gate of a report fails."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a run that is ended ends its processes
     arguments = _parser().parse_args()
     settings = yaml.safe_load((HERE / "quality.yaml").read_text())
     if arguments.report:
@@ -118,6 +120,7 @@ def one_run(
             url=fleet["url"],
             speed=speed * settings["time_scale"],
             time_scale=settings["time_scale"],
+            prompt_format=settings["routers"][name].get("prompts", "text"),
             seed=settings["seed"],
         )
         before, load_before = machine(), os.getloadavg()

@@ -115,3 +115,18 @@ def test_the_estimate_of_an_entrys_memory_is_not_below_what_it_takes() -> None:
     finally:
         tracemalloc.stop()
     assert 0.5 * index.memory_bytes < used < 1.1 * index.memory_bytes
+
+
+def test_a_long_cold_prompt_keeps_away_from_many_decoding_requests_of_equal_load() -> None:
+    scheduler = fleet(2)
+    crowded, calm = scheduler.candidates
+    crowded.requests, calm.requests = 12, 2
+    crowded.decode_tokens = calm.decode_tokens = 24_000
+    assert choose(scheduler, "long and cold", 6000, 6000 / 13) is calm
+
+
+def test_a_prompt_that_is_wholly_cached_holds_nobody_up_and_returns_to_its_crowded_home() -> None:
+    scheduler = fleet(2)
+    home = choose(scheduler, "the same conversation", 6000, 6000 / 21)
+    home.prefill_tokens, home.requests = 0, 40
+    assert choose(scheduler, "the same conversation", 6000, 6000 / 21) is home

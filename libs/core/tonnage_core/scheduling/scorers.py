@@ -14,6 +14,12 @@ from tonnage_core.scheduling.types import DECODE_WEIGHT, Candidate, SchedulingRe
 NEUTRAL = 0.5
 KV_MARGIN = 0.2
 """Share of KV blocks, the last ones, over which a candidate loses its score."""
+HELD_UP_WEIGHT = 0.125
+"""What a request in flight loses by a prompt token computed before its next token, against one waiting for its first.
+
+The wait of a first token is held against seconds (2 s in the usual SLO), a decoding request's against its whole answer:
+343 tokens, as Mooncake's have in the mean, at 50 ms each are 17 s.
+"""
 Scores = list[float] | None
 
 
@@ -44,6 +50,18 @@ def token_load(request: SchedulingRequest, candidates: Sequence[Candidate]) -> S
     return [
         -(c.prefill_tokens + DECODE_WEIGHT * c.decode_tokens) / (c.gpu_speed or 1.0)  # unknown speed: full speed
         for c in candidates
+    ]
+
+
+def prefill_interference(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+    """Minus the prompt tokens to compute for each request in flight there, which all wait while they are computed.
+
+    Prefill stretches every decoding step it rides in (the LLM inference guide's prefill-decode interference). So a long
+    uncached prompt goes where few are decoding, and the many short ones keep away from it.
+    """
+    get, prompt = request.matched.get, request.prompt_tokens
+    return [
+        (min(get(c.slot, 0), prompt) - prompt) * HELD_UP_WEIGHT * c.requests / (c.gpu_speed or 1.0) for c in candidates
     ]
 
 
@@ -108,6 +126,7 @@ SCORERS: dict[str, Scorer] = {
     for s in (
         Scorer("uncached_prefix", "tokens", uncached_prefix),
         Scorer("token_load", "tokens", token_load),
+        Scorer("prefill_interference", "tokens", prefill_interference),
         Scorer("requests_in_flight", "share", requests_in_flight),
         Scorer("kv_utilisation", "share", kv_utilisation),
         Scorer("queue", "share", queue),
