@@ -131,3 +131,22 @@ async def test_a_batch_and_a_model_without_a_link_are_not_taken_apart(engines: A
     plain.gateway.disaggregation = None
     assert (await plain.post(BODY)).status == 200
     assert prefill.calls == []
+
+
+async def test_several_samples_of_a_prompt_are_not_taken_apart(engines: Any, route: Any) -> None:
+    (prefill,), (decode,) = await engines(1, script=give_kv), await engines(1)
+    router = await start(route, prefill, decode)
+    body = BODY[:-1] + b',"n":3}'
+    assert (await router.post(body)).status == 200
+    assert prefill.calls == [] and decode.calls[0].body == body
+    assert router.gateway.metrics.handovers == {"unsuitable": 1}
+
+
+async def test_the_endpoint_that_computed_the_prompt_is_credited_with_it(engines: Any, route: Any) -> None:
+    (prefill,), (decode,) = await engines(1, script=give_kv), await engines(1)
+    router = await start(route, prefill, decode)
+    blocks = router.gateway.scheduler.index.blocks
+    computed = router.gateway.fleet.by_id[f"127.0.0.1:{prefill.port}"].candidate.slot
+    assert blocks(computed) == 0
+    assert (await router.post(BODY)).status == 200
+    assert len(prefill.calls) == 1 and blocks(computed) > 0

@@ -3,7 +3,11 @@
 import asyncio
 from typing import Any
 
+import httpx
 import orjson
+from prometheus_client import CollectorRegistry
+
+from tonnage_router.app import build_app
 
 CHAT = b'{"model":"m","messages":[]}'
 
@@ -117,3 +121,33 @@ async def test_time_outs_errors_and_failing_closes_leave_no_count(engines: Any, 
     assert all(a.status >= 500 for a in answers)
     assert all("error" in orjson.loads(a.body) or a.body == b"{}" for a in answers)
     assert router.counters() == [(0, 0, 0), (0, 0, 0)]
+
+
+async def test_health_answers_while_a_thousand_requests_wait(engines: Any, route: Any) -> None:
+    go = asyncio.Event()
+
+    async def held(call: Any) -> None:
+        await go.wait()
+        call.answer()
+
+    router = await route(await engines(4, script=held), endpoint_requests=100)
+    waiting = [asyncio.create_task(router.post(CHAT)) for _ in range(1000)]
+    await router.until(lambda: len(router.gateway.active) == 1000)
+    app = build_app(router.gateway, CollectorRegistry())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://admin") as admin:
+        assert [(await admin.get(path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
+    assert len(router.gateway.active) == 1000, "it answered before a single one of them ended"
+    go.set()
+    assert {(await task).status for task in waiting} == {200}
+
+
+async def test_an_endpoint_that_refuses_connections_is_out_at_the_next_choice(engines: Any, route: Any) -> None:
+    gone, stays = await engines(2)
+    router = await route([gone, stays])
+    gone.stop()
+    await asyncio.sleep(0)
+    while not (failed := router.gateway.metrics.endpoint_failures):
+        assert (await router.post(CHAT)).status == 200
+    before = dict(failed)
+    assert [(await router.post(CHAT)).status for _ in range(20)] == [200] * 20
+    assert router.gateway.metrics.endpoint_failures == before

@@ -14,6 +14,8 @@ BYTES, FAIL, REFUSE, LORA, TENANTS, DISCOVERY, WHOLE = (
     f"integration/router/test_router_{name}.py"
     for name in ("bytes", "failures", "refusals", "lora", "tenants", "discovery", "reports")
 )
+EVENTS = "unit/core_prefix_index/test_kv_events.py"
+DISAGGREGATION = "integration/router/test_router_disaggregation.py"
 REPORTS = {
     "production-stack#957": (SCHEDULER, "a_shared_system_prompt_does_not_beat_load"),
     "production-stack#1073": (HOT, "near_ties_are_broken_at_random"),
@@ -67,6 +69,12 @@ REPORTS = {
     "litellm#26102": (BYTES, "each_piece_of_a_stream_is_passed_on_at_once"),
     "dynamo#10774": (HOT, "prompts_that_never_repeat_leave_memory_flat"),
     "litellm#13546": (SHAPES, "two_images_differ_and_a_large_one_is_not_copied"),
+    "GIE#2699": ("integration/router/test_router_ranks.py", "ranks_are_chosen_by_their_own_caches"),
+    "GIE#2391": (DISAGGREGATION, "the_endpoint_that_computed_the_prompt_is_credited_with_it"),
+    "llm-d-router#2927": (EVENTS, "an_adapter_and_its_base_share_nothing"),
+    "litellm#34836": (WHOLE, "an_endpoint_that_refuses_connections_is_out_at_the_next_choice"),
+    "production-stack#448": (WHOLE, "health_answers_while_a_thousand_requests_wait"),
+    "sglang#26486": (DISAGGREGATION, "several_samples_of_a_prompt_are_not_taken_apart"),
     "smg#1789": (SCHEDULER, "a_large_fleet_is_scored_on_a_shortlist_that_holds_the_prefix_holder"),
 }
 

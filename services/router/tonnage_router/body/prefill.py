@@ -16,14 +16,19 @@ ASK = (
 _ALWAYS = {PARAMS: ASK, "stream": b"false", "max_tokens": b"1"}
 _IF_THERE = {"max_completion_tokens": b"1", "min_tokens": b"0", "stream_options": b"null"}
 _EXCLUDING = frozenset({PARAMS, "prompt_logprobs", "echo", "use_beam_search", "prompt"})
+_SAMPLES = frozenset({"n", "best_of"})
 
 
 def suits(body: bytes, path: bytes) -> bool:
-    """Whether one prompt's KV can be computed elsewhere and moved: not for batches of prompts, not where logits of the
-    prompt are asked for, and not over parameters of the client's own."""
+    """Whether one prompt's KV can be computed elsewhere and moved: not for batches of prompts, not for several samples
+    (each would fetch the one copy that is handed over), not where logits of the prompt are asked for, and not over
+    parameters of the client's own."""
     if path not in PATHS:
         return False
-    found = spans(body, 0, _EXCLUDING)
+    found = spans(body, 0, _EXCLUDING | _SAMPLES)
+    counts = [body[span.start : span.end] for name in _SAMPLES for span in found.pop(name, [])]
+    if any(count not in (b"1", b"null") for count in counts):
+        return False
     prompts = [body[span.start : span.end] for span in found.pop("prompt", [])]
     return not found and not any(prompt[:1] == b"[" and _is_batch(prompt[1:]) for prompt in prompts)
 
