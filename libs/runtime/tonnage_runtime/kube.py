@@ -18,6 +18,7 @@ from kubernetes.client.exceptions import ApiException
 from tonnage_core.errors import BadInputError, TonnageError
 
 APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
 PAGE = 250
 CONNECT_S = 5.0
 Object = Mapping[str, Any]
@@ -183,6 +184,33 @@ class KubeClient:
         }
         query = {"fieldManager": manager, "force": "true"}
         return self._call("PATCH", resource.path(name, "status"), query, body, APPLY)
+
+    def apply(self, resource: Resource, name: str, body: Object, *, manager: str) -> Object:
+        """Make `body` what `manager` says of the object, creating it if it is not there, by server-side apply.
+
+        Fields of other managers stay; those that both set are taken. With `metadata.resourceVersion` in `body` an
+        object that changed meanwhile is a `KubeConflictError`.
+        """
+        metadata = {**(body.get("metadata") or {}), "name": name}
+        full = {**body, "apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+        query = {"fieldManager": manager, "force": "true"}
+        return self._call("PATCH", resource.path(name), query, full, APPLY)
+
+    def merge(self, resource: Resource, name: str, body: Object, *, manager: str, subresource: str = "") -> Object:
+        """A JSON merge patch: for what apply cannot say, such as lists that have one owner as a whole, and `scale`."""
+        return self._call("PATCH", resource.path(name, subresource), {"fieldManager": manager}, body, MERGE)
+
+    def replace(self, resource: Resource, name: str, body: Object, *, manager: str) -> Object:
+        """The whole object; `KubeConflictError` when its `metadata.resourceVersion` is no longer the present one."""
+        full = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+        return self._call("PUT", resource.path(name), {"fieldManager": manager}, full)
+
+    def delete(self, resource: Resource, name: str, *, uid: str = "") -> Object:
+        """Delete, in the background; with `uid` only that object, else `KubeConflictError`."""
+        body: dict[str, Any] = {"propagationPolicy": "Background"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        return self._call("DELETE", resource.path(name), None, body)
 
     def watch(self, resource: Resource, selector: str, version: str, seconds: float) -> "Watching":
         """Events from `version` on, for at most `seconds`."""

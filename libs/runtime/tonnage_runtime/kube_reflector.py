@@ -31,7 +31,8 @@ class Pace:
 
 class Reflector:
     """A thread's copy of the objects that `selector` takes: listed, then watched, listed again on a timer, after an
-    error and when the version is too old. `objects` is None until the first list: nothing is known then."""
+    error and when the version is too old. `objects` is None until the first list: nothing is known then. They are keyed
+    by `key`, by default the name, which tells objects of one namespace apart."""
 
     def __init__(
         self,
@@ -42,7 +43,9 @@ class Reflector:
         changed: Callable[[], None],
         called: Callable[[str, str], None] = lambda call, outcome: None,
         pace: Pace | None = None,
+        key: Callable[[Object], str] = object_name,
     ) -> None:
+        self._key = key
         self._client, self._resource, self._selector = client, resource, selector
         self._changed, self._called, self._pace = changed, called, pace or Pace()
         self._stop = threading.Event()
@@ -85,7 +88,7 @@ class Reflector:
             self._called("list", error.outcome)
             raise
         self._called("list", "ok")
-        self.objects = {object_name(item): item for item in items}
+        self.objects = {self._key(item): item for item in items}
         self._changed()
         return version
 
@@ -113,7 +116,7 @@ class Reflector:
     def _take(self, kind: str, item: Object) -> None:
         if kind == "BOOKMARK":
             return
-        name, known = object_name(item), dict(self.objects or {})
+        name, known = self._key(item), dict(self.objects or {})
         if kind == "DELETED":
             known.pop(name, None)
         else:

@@ -1,0 +1,1 @@
+"""GpuProfile: what the operator makes of the agents' verdicts on nodes."""
