@@ -151,3 +151,29 @@ def test_fleets_that_cannot_work_are_refused() -> None:
         _run("prefix", adapters=AdapterMix(3))
     with pytest.raises(BadEngineConfigError, match="at least 1 adapter"):
         AdapterMix(0)
+
+
+class HalfSpeed(Linear):
+    def seconds(self, batch: Batch) -> float:
+        return 2 * super().seconds(batch)
+
+
+def _cold(count: int, every_s: float) -> list[TraceRequest]:
+    """Prompts that share nothing, one after another at random moments."""
+    rng, at, requests = Random(7), 0.0, []
+    for number in range(count):
+        at += rng.expovariate(1 / every_s)
+        length = rng.randrange(500, 6000)
+        ids = tuple(range(20 * number, 20 * number + -(-length // 512)))
+        requests.append(TraceRequest(number, at, length, rng.randrange(20, 120), ids))
+    return requests
+
+
+@pytest.mark.parametrize("load", [0.6, 0.75, 0.9])
+def test_an_engine_at_half_speed_gets_half_of_a_peers_tokens_without_anybody_saying_so(load: float) -> None:
+    config = FleetConfig(replicas=4, engine=ENGINE, profile=POLICIES["prefix"], model="m")
+    fleet = Fleet(config, [HalfSpeed(), Linear(), Linear(), Linear()], Random(0))
+    tokens_s = 0.0325  # of a mean prompt at full speed
+    result = fleet.run(_cold(1500, tokens_s / 3.5 / load))
+    slow, *peers = (replica.query_tokens + replica.generation_tokens for replica in result.replicas)
+    assert 0.4 <= slow / (sum(peers) / len(peers)) <= 0.6

@@ -113,12 +113,18 @@ class _Replica:
 
 
 class Fleet:
-    """Runs one trace. `rng` breaks the router's ties; equal seeds and traces give equal results."""
+    """Runs one trace. `rng` breaks the router's ties; equal seeds and traces give equal results.
 
-    def __init__(self, config: FleetConfig, step_time: StepClock, rng: "Random") -> None:
+    `step_time` is every replica's, or one for each: the router is not told how fast they are.
+    """
+
+    def __init__(self, config: FleetConfig, step_time: StepClock | Sequence[StepClock], rng: "Random") -> None:
         self._config = config
         self._router = Scheduler(config.profile, rng)
-        self._replicas = [self._replica(slot, step_time) for slot in range(config.replicas)]
+        clocks = step_time if isinstance(step_time, Sequence) else [step_time] * config.replicas
+        self._replicas = [
+            self._replica(slot, clock) for slot, clock in zip(range(config.replicas), clocks, strict=True)
+        ]
         self._seeds: dict[str | None, bytes] = {}
         self._flights: dict[str, _Flight] = {}
         self._records: dict[int, RequestRecord] = {}
