@@ -11,9 +11,12 @@ import torch
 from crc32c import crc32c
 
 from tonnage_coldstart.errors import ContentMismatchError, SourceError
+from tonnage_coldstart.loader.device_copy import device_copy
+from tonnage_coldstart.loader.residency import resident
 from tonnage_coldstart.loader.ring import Slab, bytes_of
 from tonnage_coldstart.loader.weights import WeightFile, Weights
 from tonnage_core.coldstart.fetch_plan import Chunk, chunks_of
+from tonnage_core.coldstart.load_plan import ImageArena
 
 BLOCK_BYTES = 4096
 MAX_VECTORS = 512
@@ -42,6 +45,8 @@ class Lanes:
         self._verify = verify
         self._run_bytes = run_chunks * weights.chunk_bytes
         self._drop_behind = drop_behind
+        self._copy = device_copy(target.stream)
+        self._bases = [arena.data_ptr() for arena in target.arenas]
         self._chunks = self._all_chunks()
         self._lock = threading.Lock()
         self._error: BaseException | None = None
@@ -60,8 +65,7 @@ class Lanes:
 
     def through(self, slabs: list[Slab]) -> None:
         """Read slabs full, in turn; each is copied to the device while its chunks are checked."""
-        if self._target.stream is not None:
-            torch.cuda.set_stream(self._target.stream)  # of this thread
+        self.enter()
         turns = itertools.cycle(slabs)
         while (run := self._next()) is not None:
             file, crc = self._weights.files[run.file], 0
@@ -81,18 +85,26 @@ class Lanes:
         while (chunk := self._next()) is not None:
             file, crc = self._weights.files[chunk.file], 0
             for start, length in pieces(chunk.start, chunk.length, PIECE_BYTES):
-                parts = [
-                    memoryview(bytearray(one.length))
-                    if one.arena_start is None
-                    else views[chunk.file][one.arena_start : one.arena_start + one.length]
-                    for one in file.arena.segments(start, length)
-                ]
-                _read_vectors(file, parts, start)
-                if self._checks(file):
-                    for part in parts:
-                        crc = crc32c(part, crc)
+                crc = self._in_place(file, views[chunk.file], start, length, crc)
             self._drop(file, chunk)
             self._compare(chunk, crc)
+
+    def _in_place(self, file: WeightFile, view: memoryview, start: int, length: int, crc: int) -> int:
+        """Read into the arena's `view`; returns the checksum carried on."""
+        if isinstance(file.arena, ImageArena):
+            read_into(file, view[start:], start, length)
+            return crc32c(view[start : start + length], crc) if self._checks(file) else crc
+        parts = [
+            memoryview(bytearray(one.length))
+            if one.arena_start is None
+            else view[one.arena_start : one.arena_start + one.length]
+            for one in file.arena.segments(start, length)
+        ]
+        _read_vectors(file, parts, start)
+        if self._checks(file):
+            for part in parts:
+                crc = crc32c(part, crc)
+        return crc
 
     def _check(self, file: WeightFile, slab: Slab, start: int, length: int, crc: int) -> int:
         """Compare the chunks that end in the slab; the checksum of the one that goes on is returned for the next."""
@@ -110,15 +122,27 @@ class Lanes:
             at = end
         return crc
 
+    def enter(self) -> None:
+        """Make the device and the load's stream this thread's own."""
+        stream = self._target.stream
+        if stream is not None:
+            torch.cuda.set_stream(stream)
+            stream.query()  # a first call of the runtime binds its context to the thread
+
     def _send(self, number: int, slab: Slab, start: int, length: int) -> None:
-        arena = self._target.arenas[number]
         for one in self._weights.files[number].arena.segments(start, length):
             if one.arena_start is not None:
-                at = one.file_start - start
-                source = slab.tensor[at : at + one.length]
-                arena[one.arena_start : one.arena_start + one.length].copy_(source, non_blocking=True)
+                self.put(number, one.arena_start, slab, one.file_start - start, one.length)
         if self._target.stream is not None:
             slab.sent(self._target.stream)
+
+    def put(self, number: int, arena_start: int, slab: Slab, at: int, size: int) -> None:
+        """Copy `size` bytes at `at` of the slab to `arena_start` of a file's arena, in the stream's order."""
+        if self._copy is not None:
+            self._copy(self._bases[number] + arena_start, slab.address + at, size)
+        else:
+            target = self._target.arenas[number][arena_start : arena_start + size]
+            target.copy_(slab.tensor[at : at + size], non_blocking=True)
 
     def _checks(self, file: WeightFile) -> bool:
         return self._verify and file.crcs is not None
@@ -168,15 +192,20 @@ def compare(file: WeightFile, chunk: int, crc: int) -> None:
 
 
 def read_into(file: WeightFile, view: memoryview, start: int, length: int) -> None:
-    """Fill the beginning of `view`. Past the page cache the length read is a whole number of blocks."""
+    """Fill the beginning of `view`, from the page cache where it holds all of it. Reads past it are whole blocks."""
+    if file.cold >= 0 and not resident(file.descriptor, start, length):
+        _read(file.name, file.cold, view, start, length, block_bytes=BLOCK_BYTES)
+    else:
+        _read(file.name, file.descriptor, view, start, length, block_bytes=BLOCK_BYTES if file.direct else 1)
+
+
+def _read(name: str, descriptor: int, view: memoryview, start: int, length: int, *, block_bytes: int) -> None:
     done = 0
     while done < length:
-        wanted = length - done
-        if file.direct:
-            wanted = -(-wanted // BLOCK_BYTES) * BLOCK_BYTES
-        count = os.preadv(file.descriptor, [view[done : done + wanted]], start + done)
+        wanted = -(-(length - done) // block_bytes) * block_bytes
+        count = os.preadv(descriptor, [view[done : done + wanted]], start + done)
         if count == 0:
-            raise SourceError(file.name, f"ends at byte {start + done}: cut while it was read")
+            raise SourceError(name, f"ends at byte {start + done}: cut while it was read")
         done += count
 
 

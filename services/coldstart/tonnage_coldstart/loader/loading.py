@@ -13,7 +13,7 @@ import torch
 
 from tonnage_coldstart.errors import DeviceMemoryError
 from tonnage_coldstart.loader.lanes import Lanes, Target, new_stream
-from tonnage_coldstart.loader.ring import Ring, keep_ring, take_ring
+from tonnage_coldstart.loader.ring import PAGE_BYTES, Ring, keep_ring, take_ring
 from tonnage_coldstart.loader.weights import Weights, open_weights
 from tonnage_core.coldstart.errors import CorruptFileError
 from tonnage_core.coldstart.safetensors_header import Tensor
@@ -50,12 +50,12 @@ class LoadOptions:
     """Readers; None: one a core, at least 8 and at most 16."""
     depth: int = 2
     """Slabs a reader: one is filled while the device takes the other."""
-    slab_bytes: int = 4 << 20
+    slab_bytes: int = 8 << 20
     """Bytes of a slab, a power of two of at least a page; chunks that fit are read together."""
     verify: bool = True
     """Check each chunk's CRC32C, where the directory has a manifest."""
-    direct: bool = False
-    """Read past the page cache (O_DIRECT): for a cold disk, or to leave other pages in memory."""
+    direct: bool | None = None
+    """Read past the page cache (O_DIRECT): always, never, or (None) what it does not hold."""
     drop_behind: bool = False
     """Tell the page cache to let the files' pages go once they are read: the pod's memory is not charged for them."""
     ring: bool | None = None
@@ -75,7 +75,7 @@ def load_directory(path: Path, device: str, options: LoadOptions) -> Loaded:
     started = time.perf_counter()
     place = torch.device(device)
     through_ring = options.ring if options.ring is not None else place.type != "cpu"
-    weights = open_weights(path, direct=options.direct and through_ring)
+    weights = open_weights(path, direct=options.direct, image=not through_ring)
     try:
         require_dtypes(weights)
         planned = time.perf_counter()
@@ -98,7 +98,8 @@ def allocate(sizes: Sequence[int], place: torch.device) -> list[torch.Tensor]:
     arenas: list[torch.Tensor] = []
     try:
         for size in sizes:
-            arenas.append(torch.empty(size, dtype=torch.uint8, device=place))
+            room = torch.empty(size + (PAGE_BYTES if place.type == "cpu" else 0), dtype=torch.uint8, device=place)
+            arenas.append(room.narrow(0, -room.data_ptr() % PAGE_BYTES if place.type == "cpu" else 0, size))
     except RuntimeError as error:
         free(arenas)
         raise DeviceMemoryError(
@@ -200,6 +201,6 @@ def report(
         "seconds": seconds,
         "gbps": weights.size_bytes / seconds / 1e9 if seconds > 0 else None,
         "ring": None if ring is None else {"bytes": ring.size_bytes, "pinned": ring.pinned},
-        "direct": any(file.direct for file in weights.files),
+        "direct": {True: "always", False: "never", None: "uncached"}[options.direct],
         "phases": phases,
     }

@@ -25,6 +25,7 @@ class Slab:
         else:
             room = torch.empty(size_bytes + PAGE_BYTES, dtype=torch.uint8)
             self.tensor = room.narrow(0, -room.data_ptr() % PAGE_BYTES, size_bytes)
+        self.address = self.tensor.data_ptr()
         self.view = bytes_of(self.tensor)
         self.busy: torch.cuda.Event | None = None
         self._event: torch.cuda.Event | None = None
@@ -39,7 +40,8 @@ class Slab:
     def wait(self) -> None:
         """Until the device has taken what was in it."""
         if self.busy is not None:
-            self.busy.synchronize()
+            if not self.busy.query():  # does not give up the interpreter's lock
+                self.busy.synchronize()
             self.busy = None
 
 

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from crc32c import crc32c
 
 from tonnage_coldstart.loader.lanes import Lanes, Target, compare, pieces, read_into
@@ -53,8 +52,7 @@ class ShardLanes(Lanes):
 
     def through_shards(self, slabs: list[Slab]) -> None:
         """Take chunks in turn; what this rank keeps of each goes to the device, what it checks is checked."""
-        if self._target.stream is not None:
-            torch.cuda.set_stream(self._target.stream)
+        self.enter()
         turns = itertools.cycle(slabs)
         scratch = memoryview(bytearray(0))
         while (chunk := self._next()) is not None:
@@ -82,8 +80,7 @@ class ShardLanes(Lanes):
         self._count(chunk.length)
         for piece in wanted:
             at, size = piece.runs.start - chunk.start, piece.runs.length
-            target = self._target.arenas[chunk.file][piece.arena_start : piece.arena_start + size]
-            target.copy_(slab.tensor[at : at + size], non_blocking=True)
+            self.put(chunk.file, piece.arena_start, slab, at, size)
         if self._target.stream is not None:
             slab.sent(self._target.stream)
         compare(file, chunk.index, crc32c(slab.view[: chunk.length]))
@@ -142,7 +139,7 @@ class ShardLanes(Lanes):
         self._put(number, slab, arena_at, rows.size)
 
     def _put(self, number: int, slab: Slab, arena_at: int, size: int) -> None:
-        self._target.arenas[number][arena_at : arena_at + size].copy_(slab.tensor[:size], non_blocking=True)
+        self.put(number, arena_at, slab, 0, size)
         if self._target.stream is not None:
             slab.sent(self._target.stream)
 
