@@ -66,7 +66,7 @@ def _tensors(shard: int, wanted_bytes: int, hidden: int) -> Iterator[tuple[str, 
     held, layer = 0, 0
     while held < wanted_bytes:
         for name, shape in layer_shapes(hidden):
-            yield f"shard{shard}.layers.{layer}.{name}", shape
+            yield f"shard{shard}.layers.{layer}.{name}.weight", shape
             held += _bytes(shape)
         layer += 1
 

@@ -22,7 +22,7 @@ from tonnage_runtime.clock import SystemClock
 @click.option("--cache", type=click.Path(path_type=Path, file_okay=False), help="Stage into this node cache first.")
 @click.option("--threads", type=click.IntRange(1, 64), help="Readers; by default one a core, 8 to 16.")
 @click.option("--no-verify", is_flag=True, help="Leave the checksums of a staged directory unread.")
-@click.option("--direct", is_flag=True, help="Read past the page cache.")
+@click.option("--direct", is_flag=True, help="Read past the page cache also what it holds.")
 @json_option
 def command(
     uri: str, device: str, cache: Path | None, threads: int | None, no_verify: bool, direct: bool, as_json: bool
@@ -59,7 +59,7 @@ def _load(path: Path, device: str, *, threads: int | None, verify: bool, direct:
         raise BadInputError(f"--device {device}: cpu, cuda or cuda:N is expected")
     if kind == "cuda" and not torch.cuda.is_available():
         raise BadInputError(f"--device {device}: this machine has no CUDA device; use --device cpu")
-    return load_directory(path, device, LoadOptions(threads=threads, verify=verify, direct=direct)).report
+    return load_directory(path, device, LoadOptions(threads=threads, verify=verify, direct=direct or None)).report
 
 
 def _stage(uri: str, cache: Path) -> dict[str, Any]:

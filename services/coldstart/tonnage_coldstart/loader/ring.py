@@ -40,7 +40,7 @@ class Slab:
     def wait(self) -> None:
         """Until the device has taken what was in it."""
         if self.busy is not None:
-            if not self.busy.query():  # does not give up the interpreter's lock
+            if not self.busy.query():  # type: ignore[no-untyped-call]  # does not give up the interpreter's lock
                 self.busy.synchronize()
             self.busy = None
 

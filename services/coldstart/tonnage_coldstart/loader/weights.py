@@ -10,7 +10,7 @@ from tonnage_coldstart.errors import SourceError
 from tonnage_core.coldstart.errors import InconsistentSnapshotError
 from tonnage_core.coldstart.fetch_plan import CHUNK_BYTES
 from tonnage_core.coldstart.file_names import INDEX_NAME, MANIFEST_NAME
-from tonnage_core.coldstart.load_plan import Arena
+from tonnage_core.coldstart.load_plan import Arena, ImageArena, image_fits
 from tonnage_core.coldstart.manifest_digest import Checksums, checksums_of
 from tonnage_core.coldstart.safetensors_header import LENGTH_BYTES, header_bytes, parse_header
 from tonnage_core.coldstart.snapshot import WEIGHTS, parse_index, require_agreement, require_shards
@@ -18,14 +18,25 @@ from tonnage_core.coldstart.snapshot import WEIGHTS, parse_index, require_agreem
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """One file, open: `direct` says whether reads go past the page cache."""
+    """One file, open.
+
+    `direct` says whether `descriptor` reads past the page cache; `cold` is a second descriptor that does, for what the
+    page cache does not hold, or -1.
+    """
 
     name: str
     descriptor: int
     size_bytes: int
-    arena: Arena
+    arena: Arena | ImageArena
     crcs: tuple[int, ...] | None
     direct: bool
+    cold: int = -1
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        os.close(self.descriptor)
+        if self.cold >= 0:
+            os.close(self.cold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +59,14 @@ class Weights:
     def close(self) -> None:
         """Close the descriptors."""
         for file in self.files:
-            os.close(file.descriptor)
+            file.close()
 
 
-def open_weights(path: Path, *, direct: bool) -> Weights:
+def open_weights(path: Path, *, direct: bool | None, image: bool = False) -> Weights:
     """Open a directory's shards, or one file; every header is checked, and against the index.
 
+    `direct`: all reads past the page cache, none, or (None) those of what it does not hold. `image`: lay each file out
+    in memory as it lies on the disk, where its tensors allow it.
     Raises `CorruptFileError`, `InconsistentSnapshotError` or `SourceError`.
     """
     folder, names, weight_map = _names(path)
@@ -62,7 +75,7 @@ def open_weights(path: Path, *, direct: bool) -> Weights:
     opened: list[WeightFile] = []
     try:
         for name in names:
-            opened.append(_open(folder, name, checksums, direct=direct and chunk_bytes % 4096 == 0))
+            opened.append(_open(folder, name, checksums, direct if chunk_bytes % 4096 == 0 else False, image=image))
         held = {file.name: [tensor.name for tensor in file.arena.header.tensors] for file in opened}
         require_agreement(weight_map, held)
         _refuse_twice(held)
@@ -92,9 +105,9 @@ def _checksums(folder: Path) -> Checksums | None:
     return checksums_of(manifest.read_bytes()) if manifest.is_file() else None
 
 
-def _open(folder: Path, name: str, checksums: Checksums | None, *, direct: bool) -> WeightFile:
+def _open(folder: Path, name: str, checksums: Checksums | None, direct: bool | None, *, image: bool) -> WeightFile:
     try:
-        descriptor, is_direct = _descriptor(folder / name, direct=direct)
+        descriptor, is_direct = _descriptor(folder / name, direct=direct is True)
     except OSError as error:
         raise SourceError(str(folder), error.strerror or str(error), file=name) from error
     try:
@@ -104,11 +117,13 @@ def _open(folder: Path, name: str, checksums: Checksums | None, *, direct: bool)
         with (folder / name).open("rb") as file:
             length = header_bytes(file.read(LENGTH_BYTES), size, name)
             header = parse_header(file.read(length), size, name)
+        cold = _cold(folder / name) if direct is None else -1
     except BaseException:
         os.close(descriptor)
         raise
     crcs = None if checksums is None else checksums.crc32c.get(name)
-    return WeightFile(name, descriptor, size, Arena(header), crcs, is_direct)
+    arena = ImageArena(header, size) if image and image_fits(header) else Arena(header)
+    return WeightFile(name, descriptor, size, arena, crcs, is_direct, cold)
 
 
 def _descriptor(path: Path, *, direct: bool) -> tuple[int, bool]:
@@ -120,6 +135,14 @@ def _descriptor(path: Path, *, direct: bool) -> tuple[int, bool]:
             if error.errno != errno.EINVAL:  # a file system without O_DIRECT
                 raise
     return os.open(path, flags), False
+
+
+def _cold(path: Path) -> int:
+    """A descriptor that reads past the page cache, -1 where there is none."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+    except OSError:
+        return -1
 
 
 def _refuse_twice(held: dict[str, list[str]]) -> None:
