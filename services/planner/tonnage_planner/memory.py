@@ -104,8 +104,8 @@ def answer(question: MemoryQuestion) -> dict[str, Any]:
     engine, version = parse_engine(question.engine)
     flags = question.model_dump(exclude={"model", "config", "gpu", "gpu_profile", "engine", "tp", "pp", "ep", "dp"})
     request = MemoryRequest(
-        _shape(question),
-        _gpu(question),
+        named_shape(question.model, question.config),
+        named_gpu(question.gpu, question.gpu_profile),
         engine=engine,
         engine_version=version,
         layout=Layout(question.tp, question.pp, question.ep, question.dp),
@@ -114,17 +114,19 @@ def answer(question: MemoryQuestion) -> dict[str, Any]:
     return memory_report(request, VERSION)
 
 
-def _shape(question: MemoryQuestion) -> ModelShape:
-    if question.config is not None:
-        return shape_from_config(question.config, question.model)
-    if question.model not in model_names():
-        raise BadInputError(f"no model {question.model!r} in the catalogue: send its config.json as `config`")
-    return load_model(question.model)
+def named_shape(model: str, config: dict[str, Any] | None) -> ModelShape:
+    """The model of a question: its own config, else the catalogue's."""
+    if config is not None:
+        return shape_from_config(config, model)
+    if model not in model_names():
+        raise BadInputError(f"no model {model!r} in the catalogue: send its config.json as `config`")
+    return load_model(model)
 
 
-def _gpu(question: MemoryQuestion) -> GpuSpec | None:
-    if question.gpu_profile is None:
-        return None if question.gpu is None else find_gpu(question.gpu)
-    if question.gpu is not None:
+def named_gpu(gpu: str | None, profile: dict[str, Any] | None) -> GpuSpec | None:
+    """The card of a question: a catalogue name or a measured profile, not both; None for neither."""
+    if profile is None:
+        return None if gpu is None else find_gpu(gpu)
+    if gpu is not None:
         raise BadInputError("gpu and gpu_profile are both given: keep one")
-    return gpu_from_profile(question.gpu_profile)
+    return gpu_from_profile(profile)

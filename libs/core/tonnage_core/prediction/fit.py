@@ -7,7 +7,7 @@ bending the rest. The same fit makes the shipped table from public rows and a ca
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, inf, log
+from math import exp, log
 
 from tonnage_core.prediction.closed_loop import Load, SteadyState, steady_state
 from tonnage_core.prediction.coefficients import BY_NAME, Coefficients, bounded
@@ -19,6 +19,8 @@ STEP = 0.02
 LARGEST_MOVE = 0.7
 """Of a log factor in one round."""
 SETTLED = 0.005
+REFRESH = 3
+"""Rounds that the derivatives serve: they change slowly, and cost most."""
 TAIL = 1.0
 """Standard deviations from where on an error counts less."""
 
@@ -77,8 +79,11 @@ def fit(
 ) -> dict[str, float]:
     """Log factors of `names` over each sample's own coefficients."""
     factors = {name: (start or {}).get(name, 0.0) for name in names}
-    for _ in range(rounds):
-        moves = _round(samples, names, factors, spread, noise)
+    slopes: dict[int, _Slopes] = {}
+    for turn in range(rounds):
+        if turn % REFRESH == 0:
+            slopes.clear()
+        moves = _round(samples, names, factors, spread, noise, slopes)
         for name, move in zip(names, moves, strict=True):
             factors[name] += max(-LARGEST_MOVE, min(LARGEST_MOVE, move))
         if max((abs(move) for move in moves), default=0.0) < SETTLED:
@@ -86,9 +91,19 @@ def fit(
     return factors
 
 
+_Slopes = dict[str, tuple[float, float]]
+"""Derivatives of (log TPOT, log TTFT) of one sample by the logarithm of a coefficient."""
+
+
 def _round(
-    samples: Sequence[Sample], names: Sequence[str], factors: Mapping[str, float], spread: Spread, noise: Noise
+    samples: Sequence[Sample],
+    names: Sequence[str],
+    factors: Mapping[str, float],
+    spread: Spread,
+    noise: Noise,
+    known: dict[int, _Slopes],
 ) -> list[float]:
+    """The moves of one round; slopes that are not `known` are worked out and kept there."""
     size = len(names)
     matrix = [[0.0] * size for _ in range(size)]
     right = [0.0] * size
@@ -96,8 +111,12 @@ def _round(
         weight = 1 / spread(name) ** 2
         matrix[i][i] += weight
         right[i] -= weight * factors[name]
-    for sample in samples:
-        for row, error, weight in _rows(sample, names, factors, noise):
+    for index, sample in enumerate(samples):
+        rates = applied(sample.model.coefficients, factors, sample.tags)
+        now = _answers(sample, rates)
+        if index not in known:
+            known[index] = _slopes(sample, rates, now, names)
+        for row, error, weight in _rows(sample, names, known[index], now, noise):
             for i, a in row:
                 right[i] -= weight * a * error
                 line = matrix[i]
@@ -106,32 +125,30 @@ def _round(
     return solve(matrix, right)
 
 
+def _slopes(sample: Sample, rates: Coefficients, now: tuple[float, float], names: Sequence[str]) -> _Slopes:
+    idle, found = _idle(sample), {}
+    for plain in {name.partition("@")[0] for name in names} - idle:
+        then = _answers(sample, replace(rates, **{plain: getattr(rates, plain) * exp(STEP)}))
+        found[plain] = ((then[0] - now[0]) / STEP, (then[1] - now[1]) / STEP)
+    return found
+
+
 def _rows(
-    sample: Sample, names: Sequence[str], factors: Mapping[str, float], noise: Noise
+    sample: Sample, names: Sequence[str], slopes: _Slopes, now: tuple[float, float], noise: Noise
 ) -> list[tuple[list[tuple[int, float]], float, float]]:
     """(derivatives by index, error, weight) of the sample's measured metrics."""
-    rates = applied(sample.model.coefficients, factors, sample.tags)
-    now = _answers(sample, rates)
-    idle = _idle(sample)
-    slopes: dict[str, tuple[float, float]] = {}
-    used: list[tuple[int, str]] = []
+    used = []
     for index, name in enumerate(names):
         plain, _, tag = name.partition("@")
-        if (tag and tag not in sample.tags) or plain in idle:
-            continue
-        used.append((index, plain))
-        if plain not in slopes:
-            moved = replace(rates, **{plain: getattr(rates, plain) * exp(STEP)})
-            then = _answers(sample, moved)
-            slopes[plain] = ((then[0] - now[0]) / STEP, (then[1] - now[1]) / STEP)
+        if plain in slopes and (not tag or tag in sample.tags):
+            used.append((index, slopes[plain]))
     found = []
     for which, truth, sigma in ((0, sample.tpot_ms, noise.tpot), (1, sample.ttft_ms, noise.ttft)):
-        if truth is None or sigma == inf:
+        if truth is None:
             continue
         error = now[which] - log(truth)
         weight = 1 / sigma**2 / (1 + (error / sigma / TAIL) ** 2 if noise.robust else 1.0)
-        row = [(index, slopes[plain][which]) for index, plain in used if slopes[plain][which]]
-        found.append((row, error, weight))
+        found.append(([(index, pair[which]) for index, pair in used if pair[which]], error, weight))
     return found
 
 

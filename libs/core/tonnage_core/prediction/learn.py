@@ -26,7 +26,7 @@ BY_ENGINE = (
     "expert_gemm",
 )
 """Coefficients that differ by engine: its kernels and its host code."""
-BY_FAMILY = ("memory", "cache", "gemm", "gemm_eight", "expert_memory", "expert_gemm", "layer_s", "request_s")
+BY_FAMILY = ("memory", "cache", "gemm", "gemm_eight", "expert_memory", "expert_gemm")
 """Coefficients that differ by generation of card."""
 NAMES = (
     *BY_NAME,
@@ -41,8 +41,8 @@ def spread(name: str) -> float:
     """Prior standard deviation of a log factor: tight for shares of a peak, loose for host times."""
     plain, _, tag = name.partition("@")
     if tag:
-        return 0.6 if plain in _HOST else 0.2
-    return 0.8 if plain.endswith("_s") or plain in _HOST else 0.35
+        return 0.3 if plain in _HOST else 0.12
+    return 0.5 if plain.endswith("_s") or plain in _HOST else 0.2
 
 
 def learn(samples: Sequence[Sample], *, start: dict[str, float] | None = None, rounds: int = 12) -> dict[str, float]:

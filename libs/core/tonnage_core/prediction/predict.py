@@ -115,6 +115,9 @@ def _steps(model: StepModel, load: Load, state: SteadyState) -> tuple[Step, ...]
     milliseconds(
         "decode_step", f"{state.decoding:.1f} rows at {load.isl + load.osl / 2:,.0f} tokens", state.decode_step_s
     )
+    for name, seconds in model.parts(state.decoding, state.decoding * load.context, 0, 0).items():
+        if seconds:
+            milliseconds(f"decode_{name}", "part of the decode step", seconds)
     milliseconds("prompt", f"{load.isl - load.prefix:,.0f} new tokens beside the decodes", state.prompt_s)
     log.count("prompt_share", "requests a second x seconds a prompt adds", round(state.prompt_share, 4), "share")
     milliseconds("tpot", "decode step / (1 - prompt share)", state.tpot_s)

@@ -1,6 +1,6 @@
 """What is asked: a model on a replica under a closed-loop client; checked on construction."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from tonnage_core.errors import BadInputError
@@ -58,10 +58,18 @@ class PredictRequest:
         whole = isinstance(self.concurrency, int) and not isinstance(self.concurrency, bool)
         if not whole or not 1 <= self.concurrency <= 1 << 20:
             raise PredictError(f"concurrency is {str(self.concurrency)[:40]}; it must be a whole number from 1 to 2^20")
+        for name, high in (("gpu_memory_utilization", 1.0), ("gpu_memory_gib", 1e6), ("pool_gib", 1e6)):
+            value = getattr(self, name)
+            if value is not None:
+                _number(name, value, 1e-6, high)
         for name in ("max_num_seqs", "max_num_batched_tokens"):
             value = getattr(self, name)
             if value is not None:
                 _number(name, value, 1, 1 << 30)
+
+    def at(self, isl: float, osl: float, concurrency: int) -> "PredictRequest":
+        """The same engine asked at another point; the prefix is cut to the prompt."""
+        return replace(self, isl=isl, osl=osl, concurrency=concurrency, prefix=min(self.prefix, isl))
 
 
 def _number(name: str, value: object, low: float, high: float) -> None:

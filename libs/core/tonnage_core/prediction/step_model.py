@@ -101,6 +101,26 @@ class StepModel:
             seconds += rates.prompt
         return seconds + self._collectives(total)
 
+    def parts(
+        self, decode_rows: float, decode_context_total: float, prefill_tokens: float, prefill_context: float
+    ) -> dict[str, float]:
+        """The same step by operator, seconds; the values add up to `mixed_step_s`."""
+        layout, rates = self.operators.layout, self._rates
+        rows, tokens = decode_rows / (layout.dp * layout.pp), prefill_tokens / layout.dp
+        context = decode_context_total / decode_rows if decode_rows else 0.0
+        works = self.operators.attention
+        return {
+            "host_and_small_kernels": rates.fixed + rows * self.coefficients.row_s + (rates.prompt if tokens else 0.0),
+            "dense_products": sum(self._both(read, (rows + tokens) * row) for read, row in rates.dense),
+            "output_head": self._both(rates.head[0], (rows + (1 if tokens else 0)) * rates.head[1]),
+            "experts": sum(self._experts(*part, (rows + tokens) * layout.dp) for part in rates.experts),
+            "decode_attention": sum(self._decode_attention(work, rows, context) for work in works) if rows else 0.0,
+            "prompt_attention": sum(self._prompt_attention(work, tokens, prefill_context) for work in works)
+            if tokens
+            else 0.0,
+            "collectives": self._collectives(rows + tokens),
+        }
+
     def seconds(self, batch: Batch) -> float:
         """`StepClock` of the engine model."""
         rows, tokens = batch.decode_rows, batch.prefill_tokens
