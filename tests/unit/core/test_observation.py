@@ -34,7 +34,9 @@ def test_an_endpoint_there_from_the_start_is_unknown_until_it_is_read() -> None:
 def test_an_endpoint_that_joins_is_pending_for_its_start() -> None:
     track = Track("u", "p", listed_at_s=0, joined=True)
     assert seen(track, 60).knowledge is Knowledge.PENDING
-    assert seen(track, 61).knowledge is Knowledge.UNKNOWN
+    assert seen(track, 61).knowledge is Knowledge.STUCK
+    answering = advance(track, Attempt(1, Outcome.HTTP_ERROR, detail="HTTP status 404"))
+    assert seen(answering, 61).knowledge is Knowledge.UNKNOWN, "it is up, and may well serve"
 
 
 def test_a_reading_ages_from_fresh_to_stale_and_is_then_no_longer_used() -> None:

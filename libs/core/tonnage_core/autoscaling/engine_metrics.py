@@ -12,7 +12,7 @@ Sources: vLLM `vllm/v1/metrics/loggers.py` and pull requests 18354, 24110, 29330
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tonnage_core.autoscaling.exposition import Exposition, Sample
@@ -48,6 +48,8 @@ class EngineNames:
     prefixes: tuple[str, ...]
     gauges: Mapping[Signal, tuple[str, ...]]
     counters: Mapping[str, tuple[str, ...]]
+    ttft: tuple[str, ...] = ()
+    """The histogram of times to the first token."""
     optional: frozenset[Signal] = frozenset()
     """Gauges that some versions of the engine do not have: absent is then no fault."""
 
@@ -64,10 +66,12 @@ VLLM = EngineNames(
         "prompt_tokens": ("vllm:prompt_tokens_total",),
         "generation_tokens": ("vllm:generation_tokens_total",),
         "finished_requests": ("vllm:request_success_total",),
+        "first_tokens": ("vllm:time_to_first_token_seconds_count",),
         "preemptions": ("vllm:num_preemptions_total",),
         "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
         "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
     },
+    ttft=("vllm:time_to_first_token_seconds_bucket",),
 )
 SGLANG = EngineNames(
     "sglang",
@@ -81,7 +85,9 @@ SGLANG = EngineNames(
         "prompt_tokens": ("sglang:prompt_tokens_total", "sglang_prompt_tokens_total"),
         "generation_tokens": ("sglang:generation_tokens_total", "sglang_generation_tokens_total"),
         "finished_requests": ("sglang:num_requests_total", "sglang_num_requests_total"),
+        "first_tokens": ("sglang:time_to_first_token_seconds_count", "sglang_time_to_first_token_seconds_count"),
     },
+    ttft=("sglang:time_to_first_token_seconds_bucket", "sglang_time_to_first_token_seconds_bucket"),
 )
 TRTLLM = EngineNames(
     "trtllm",
@@ -95,14 +101,16 @@ TRTLLM = EngineNames(
         "prompt_tokens": ("trtllm_prompt_tokens_total",),
         "generation_tokens": ("trtllm_generation_tokens_total",),
         "finished_requests": ("trtllm_request_success_total", "trtllm:request_success_total"),
+        "first_tokens": ("trtllm_time_to_first_token_seconds_count",),
     },
+    ttft=("trtllm_time_to_first_token_seconds_bucket",),
     optional=frozenset({Signal.RUNNING, Signal.WAITING}),
 )
 ENGINES = (VLLM, SGLANG, TRTLLM)
 
 WANTED = frozenset(
     name for names in ENGINES for table in (names.gauges, names.counters) for group in table.values() for name in group
-)
+) | frozenset(name for names in ENGINES for name in names.ttft)
 """Every name the planner reads."""
 
 _SAME_REQUESTS = ("tp_rank", "pp_rank", "moe_ep_rank")
@@ -122,6 +130,8 @@ class EngineReading:
     """Gauges this engine should send and did not, or sent as NaN or out of range."""
     never_sent: tuple[Signal, ...]
     """Gauges this version of the engine does not have."""
+    ttft_buckets: Mapping[float, float | None] = field(default_factory=dict)
+    """Requests by upper bound of their TTFT in seconds, cumulative; empty when the engine does not send them."""
 
 
 def read_engine(found: Exposition) -> EngineReading:
@@ -143,6 +153,7 @@ def read_engine(found: Exposition) -> EngineReading:
         names=read_from,
         missing=tuple(signal for signal, value in gauges.items() if value is None and signal not in never),
         never_sent=never,
+        ttft_buckets=_buckets(found, names.ttft),
     )
 
 
@@ -179,6 +190,25 @@ def _ranks(samples: list[Sample]) -> list[float]:
         keep = before is not None and (math.isnan(before) or before >= sample.value)
         ranks[key] = before if keep and before is not None else sample.value
     return list(ranks.values())
+
+
+def _buckets(found: Exposition, candidates: tuple[str, ...]) -> dict[float, float | None]:
+    """Cumulative counts by bound, added up over models and ranks; edges are the engine's own."""
+    name = _present(found, candidates)
+    counts: dict[float, float | None] = {}
+    for sample in found.samples[name] if name is not None else ():
+        bound = _bound(sample.label("le"))
+        if bound is None or not math.isfinite(sample.value) or sample.value < 0:
+            return {}
+        counts[bound] = (counts.get(bound) or 0.0) + sample.value
+    return counts
+
+
+def _bound(label: str | None) -> float | None:
+    try:
+        return None if label is None else float(label)
+    except ValueError:
+        return None
 
 
 def _counter(found: Exposition, candidates: tuple[str, ...]) -> float | None:

@@ -2,7 +2,16 @@
 
 from dataclasses import dataclass
 
+from tonnage_core.autoscaling.capacity import ReplicaCost
 from tonnage_core.errors import BadInputError
+
+
+@dataclass(frozen=True)
+class ReplicaCapacity:
+    """What one replica can do, from the planner's step model, and the limit it is to keep."""
+
+    cost: ReplicaCost
+    slo_ttft_s: float = 2.0
 
 
 @dataclass(frozen=True)
@@ -27,6 +36,26 @@ class ScalingPolicy:
     """An endpoint whose load is unknown stops every scale-down for this long."""
     safe_replicas: int = 0
     """Fewest replicas once nothing has been known for `unknown_hold_s`; the last target stays if it is larger."""
+    capacity: ReplicaCapacity | None = None
+    """What a replica can carry; None when the model or the GPU is not known: then nothing is forecast."""
+    start_s: float = 180.0
+    """Time a start takes until starts have been seen; the forecast's horizon."""
+    forecast_quantile: float = 0.9
+    """Share of past forecasts, with margin, that were enough."""
+    slo_miss_share: float = 0.01
+    """Share of requests that may miss the TTFT limit."""
+    max_up_per_minute: int | None = None
+    max_down_per_minute: int | None = None
+    """Most replicas added or given up within a minute; None: no limit."""
+    warm_replicas: int = 0
+    """Started replicas kept beyond what the load needs, for what no forecast sees."""
+    usd_per_replica_hour: float | None = None
+    budget_usd_per_hour: float | None = None
+    """With the price of a replica, the most replicas that may run."""
+    idle_to_zero_s: float = 900.0
+    """With min_replicas 0: the last replica goes after so long without a request anywhere."""
+    retry_stuck_s: float = 900.0
+    """After replicas that could not start were given up, no more are asked for during this time."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be followed."""
@@ -41,10 +70,30 @@ class ScalingPolicy:
         _check(self.scale_down_after_s >= 0, "scale_down_after_s must be at least 0")
         _check(self.unknown_hold_s >= 0, "unknown_hold_s must be at least 0")
         _check(0 <= self.safe_replicas <= self.max_replicas, "safe_replicas must be from 0 to max_replicas")
+        _check(self.start_s > 0, "start_s must be above 0")
+        _check(0 < self.forecast_quantile < 1, "forecast_quantile must be above 0 and below 1")
+        _check(0 < self.slo_miss_share < 1, "slo_miss_share must be above 0 and below 1")
+        _check(self.warm_replicas >= 0, "warm_replicas must be at least 0")
+        for name in ("max_up_per_minute", "max_down_per_minute"):
+            limit = getattr(self, name)
+            _check(limit is None or limit >= 1, f"{name} must be at least 1")
+        price, budget = self.usd_per_replica_hour, self.budget_usd_per_hour
+        _check(price is None or price > 0, "usd_per_replica_hour must be above 0")
+        _check(budget is None or price is not None, "budget_usd_per_hour needs usd_per_replica_hour")
+        _check(budget is None or budget > 0, "budget_usd_per_hour must be above 0")
+        _check(self.idle_to_zero_s >= 0, "idle_to_zero_s must be at least 0")
+        _check(self.retry_stuck_s >= 0, "retry_stuck_s must be at least 0")
+
+    @property
+    def affordable(self) -> int:
+        """Most replicas, the budget counted."""
+        if self.budget_usd_per_hour is None or self.usd_per_replica_hour is None:
+            return self.max_replicas
+        return min(self.max_replicas, int(self.budget_usd_per_hour / self.usd_per_replica_hour + 1e-9))
 
     def clamp(self, replicas: int) -> int:
-        """`replicas` within the limits."""
-        return max(self.min_replicas, min(self.max_replicas, replicas))
+        """`replicas` within the limits; a budget below `min_replicas` wins, since it is money."""
+        return min(self.affordable, max(self.min_replicas, replicas))
 
 
 def _check(holds: bool, message: str) -> None:

@@ -17,6 +17,7 @@ bound) and blocks going down. After `unknown_hold_s` it is taken to carry as muc
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from tonnage_core.autoscaling.engine_metrics import Signal
 from tonnage_core.autoscaling.observation import Knowledge, Observation
@@ -64,11 +65,20 @@ class Total:
         return self.known_endpoints + self.imputed_endpoints
 
 
+class Driver(StrEnum):
+    """What asks for replicas beside the gauges."""
+
+    DEMAND = "demand"
+    """The load forecast for when a replica asked for now would serve."""
+    SLO = "slo"
+    """Requests that miss the TTFT limit."""
+
+
 @dataclass(frozen=True)
 class Need:
     """What one signal asks for. `replicas` is None when the signal is unknown or not used."""
 
-    signal: Signal
+    signal: Signal | Driver
     replicas: int | None
     fits: int | None
     """Fewest replicas on which the same load stays under the target with the scale-down margin."""
@@ -111,7 +121,7 @@ def _running_when_full(observations: Iterable[Observation]) -> float | None:
 
 
 def total_of(signal: Signal, observations: Iterable[Observation], hold_s: float) -> Total:
-    """One signal over the endpoints; pending endpoints carry nothing yet and are left out."""
+    """One signal over the endpoints; pending and stuck endpoints carry nothing and are left out."""
     known: list[float] = []
     holding: list[str] = []
     imputed = 0
@@ -119,7 +129,7 @@ def total_of(signal: Signal, observations: Iterable[Observation], hold_s: float)
         value = seen.value(signal)
         if value is not None:
             known.append(value)
-        elif seen.knowledge is Knowledge.PENDING or seen.never_sends(signal):
+        elif seen.knowledge in (Knowledge.PENDING, Knowledge.STUCK) or seen.never_sends(signal):
             continue
         elif seen.knowledge is Knowledge.FRESH or seen.unknown_for_s >= hold_s:
             imputed += 1

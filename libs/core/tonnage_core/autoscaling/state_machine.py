@@ -6,13 +6,15 @@ target holds; after `unknown_hold_s` it becomes the larger of itself and `safe_r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from tonnage_core.autoscaling.engine_metrics import Signal
+from tonnage_core.autoscaling.limits import Caps, allowed, give_up, stepped
 from tonnage_core.autoscaling.observation import Knowledge, Observation
+from tonnage_core.autoscaling.outlook import Outlook, OutlookState, look
 from tonnage_core.autoscaling.policy import ScalingPolicy
-from tonnage_core.autoscaling.signals import Load, Need, RouterQueue, load_of, needs_of
+from tonnage_core.autoscaling.signals import Driver, Load, Need, RouterQueue, load_of, needs_of
 
 
 class Code(StrEnum):
@@ -34,6 +36,9 @@ class Code(StrEnum):
     ROUTER_QUEUE_UNKNOWN = "router_queue_unknown"
     PENDING_CAPACITY = "pending_capacity"
     NO_ENDPOINTS = "no_endpoints"
+    UNSCHEDULABLE = "unschedulable"
+    RATE_LIMITED = "rate_limited"
+    IDLE = "idle"
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Reason:
 
     code: Code
     text: str
-    signal: Signal | None = None
+    signal: Signal | Driver | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,10 @@ class PoolState:
     """Replicas the load fitted on, by time, falling: the first entry is the largest of the window."""
     blind_since_s: float | None = None
     """Since when no endpoint is known."""
+    busy_at_s: float | None = None
+    """When a request was last seen anywhere in the pool."""
+    outlook: OutlookState = field(default_factory=OutlookState)
+    caps: Caps = field(default_factory=Caps)
 
 
 @dataclass(frozen=True)
@@ -62,13 +71,14 @@ class Decision:
     """The target with its explanation."""
 
     target: int
-    moved_by: Signal | None
+    moved_by: Signal | Driver | None
     """The signal that moved the target in this decision, else None."""
-    asked_by: Signal | None
+    asked_by: Signal | Driver | None
     """The signal that asks for the most replicas now, else None."""
     reasons: tuple[Reason, ...]
     needs: tuple[Need, ...]
     load: Load
+    outlook: Outlook | None = None
 
 
 def decide(
@@ -80,23 +90,69 @@ def decide(
 ) -> tuple[PoolState, Decision]:
     """One decision for one pool. `observations` are the endpoints listed now: one that left the list is forgotten."""
     load = load_of(observations, router, policy)
-    needs = needs_of(load, policy)
     started = _start(state, observations, now_s, policy)
+    waiting = router.waiting if router else None
+    outlook_state, outlook = look(started.outlook, observations, waiting, started.target or 0, now_s, policy)
+    needs = _needs(load, outlook, policy)
+    caps = give_up(started.caps, observations, now_s, policy)
+    started = replace(started, outlook=outlook_state, caps=caps, busy_at_s=_busy_at(started, load, now_s))
     reasons = _initial(state, started, observations) + remarks(observations, load, policy)
     move = _blind if load.known_endpoints == 0 or _strongest(needs) is None else _seeing
     after, why = move(started, observations, needs, load, now_s, policy)
-    changed = after.target != started.target
-    if changed:
+    after, why = _within(started, after, why, now_s, policy)
+    change = (after.target or 0) - (started.target or 0)
+    after = replace(after, caps=stepped(caps, change, now_s))
+    if change:
         after = replace(after, changed_at_s=now_s)
     asked = _strongest(needs)
     return after, Decision(
         target=after.target or 0,
-        moved_by=why.signal if changed else None,
+        moved_by=why.signal if change else None,
         asked_by=asked.signal if asked and asked.replicas else None,
         reasons=(*reasons, why),
         needs=needs,
         load=load,
+        outlook=outlook,
     )
+
+
+def _needs(load: Load, outlook: Outlook | None, policy: ScalingPolicy) -> tuple[Need, ...]:
+    """The gauges' needs and the forecast's; where the queue is known as work, its length asks for nothing more."""
+    gauges = needs_of(load, policy)
+    if outlook is None or not outlook.needs:
+        return gauges
+    counted = [replace(need, replicas=None, fits=None) if need.signal is Signal.WAITING else need for need in gauges]
+    return (*counted, *outlook.needs)
+
+
+def _busy_at(state: PoolState, load: Load, now_s: float) -> float | None:
+    """When the pool last held a request, as far as is known; unknown load counts as a request."""
+    totals = [load.totals[Signal.RUNNING].value, load.totals[Signal.WAITING].value]
+    router = load.router.waiting if load.router else 0.0
+    idle = all(value == 0 for value in totals) and router == 0 and not load.holding
+    return state.busy_at_s if idle and state.busy_at_s is not None else now_s
+
+
+def _within(
+    before: PoolState, after: PoolState, why: Reason, now_s: float, policy: ScalingPolicy
+) -> tuple[PoolState, Reason]:
+    """The move as far as replicas that cannot start, idleness and the pace of change let it go."""
+    target, wanted = before.target or 0, after.target or 0
+    most = before.caps.most
+    if most is not None and wanted > max(most, policy.min_replicas):
+        to = max(most, policy.min_replicas)
+        text = (
+            f"given up on replicas that do not start: {to} stay, the next try is in {before.caps.until_s - now_s:.0f} s"
+        )
+        return replace(after, target=to), Reason(Code.UNSCHEDULABLE, text, why.signal)
+    if wanted == 0 and target > 0 and now_s - (before.busy_at_s or now_s) < policy.idle_to_zero_s:
+        text = f"the last replica stays until nothing has been asked for {policy.idle_to_zero_s:g} s"
+        return replace(after, target=1), Reason(Code.IDLE, text, why.signal)
+    to = allowed(before.caps, target, wanted, now_s, policy)
+    if to != wanted:
+        text = f"{to} for now, {wanted} are wanted: the limit of changes a minute is reached"
+        return replace(after, target=to), Reason(Code.RATE_LIMITED, text, why.signal)
+    return after, why
 
 
 def _start(state: PoolState, observations: Sequence[Observation], now_s: float, policy: ScalingPolicy) -> PoolState:
@@ -148,7 +204,8 @@ def _seeing(
 def _up(state: PoolState, asked: Need, policy: ScalingPolicy) -> tuple[PoolState, Reason]:
     target, to = state.target or 0, policy.clamp(asked.replicas or 0)
     if to == target:
-        text = f"max_replicas is {policy.max_replicas} and {asked.replicas} are wanted: {_told(asked)}"
+        bound = "max_replicas" if policy.affordable == policy.max_replicas else "what the budget allows"
+        text = f"{bound} is {policy.affordable} and {asked.replicas} are wanted: {_told(asked)}"
         return state, Reason(Code.AT_MAX, text, asked.signal)
     return replace(state, target=to), Reason(Code.SCALE_UP, f"{target} to {to}: {_told(asked)}", asked.signal)
 
@@ -209,7 +266,7 @@ def _blind(
     if not observations:
         text = f"no endpoint is listed yet: {state.target} stays"
         return replace(state, blind_since_s=None), Reason(Code.NO_ENDPOINTS, text)
-    if all(seen.knowledge is Knowledge.PENDING for seen in observations):
+    if all(seen.knowledge in (Knowledge.PENDING, Knowledge.STUCK) for seen in observations):
         text = f"every replica is starting: {state.target} stays"
         return replace(state, blind_since_s=None), Reason(Code.PENDING_CAPACITY, text)
     since = now_s if state.blind_since_s is None else state.blind_since_s
@@ -228,6 +285,10 @@ def remarks(observations: Sequence[Observation], load: Load, policy: ScalingPoli
     pending = [seen.url for seen in observations if seen.knowledge is Knowledge.PENDING]
     if pending:
         found.append(Reason(Code.PENDING_CAPACITY, f"{_some(pending)} starting: capacity on its way"))
+    stuck = [seen.url for seen in observations if seen.knowledge is Knowledge.STUCK]
+    if stuck:
+        text = f"{_some(stuck)} did not come up in the time a start may take: no capacity on its way"
+        found.append(Reason(Code.UNSCHEDULABLE, text))
     long_unknown = _long_unknown(observations, policy)
     if long_unknown and load.known_endpoints:
         text = f"{_some(long_unknown)} unknown for {policy.unknown_hold_s:g} s: taken to be as busy as the busiest"
