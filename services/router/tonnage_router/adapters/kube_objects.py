@@ -23,6 +23,9 @@ FIELDS: Mapping[str, str] = {
     "gpu-speed": "gpu_speed",
     "cost": "cost",
     "adapter-slots": "adapter_slots",
+    "kv-events-port": "kv_events_port",
+    "kv-events-replay-port": "kv_events_replay_port",
+    "data-parallel-size": "data_parallel_size",
 }
 """Names of labels and annotations under `tonnage.dev/`, and the endpoint fields they give. An annotation wins: it may
 hold what a label may not, such as the slash of a model name."""
