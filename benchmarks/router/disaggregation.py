@@ -97,7 +97,8 @@ class Fleet:
                 assert missing >= 0
                 self.submit(what.decode, what, what.output, now)
             else:
-                self.stepped(*what, now)
+                host, result = what
+                self.stepped(host, result, now)
 
     def route(self, request: Request, now: float) -> None:
         asked = SchedulingRequest("m", request.prompt, request.output)
