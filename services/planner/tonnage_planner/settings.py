@@ -36,6 +36,14 @@ class EndpointSettings(Settings):
     """For the router: relative price of an hour."""
     adapter_slots: int | None = None
     """For the router: LoRA adapters it holds at once."""
+    kv_events_port: int | None = None
+    """For the router: where it publishes KV events."""
+    kv_events_replay_port: int | None = None
+    """For the router: where it replays them."""
+    data_parallel_size: int = 1
+    """For the router: ranks behind the URL."""
+    data_parallel_rank: int | None = None
+    """For the router: the one rank the line stands for."""
     api_key: str | None = Field(default=None, repr=False)
     """For the router: bearer token of the engine's API; metrics need none."""
 
