@@ -10,6 +10,7 @@ from tonnage_core.errors import BadInputError, TonnageError
 
 COMMANDS: dict[str, str] = {
     "accuracy": "accuracy",
+    "autoscale": "autoscale",
     "load": "load",
     "memory": "memory",
     "plan": "plan",

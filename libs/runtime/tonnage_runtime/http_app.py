@@ -5,8 +5,10 @@ import contextlib
 import errno
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -85,8 +87,22 @@ def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     return sock
 
 
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files: the server's certificate and key, and the CA that every client's certificate must come from."""
+
+    cert: str
+    key: str
+    client_ca: str
+
+
 async def serve(
-    app: FastAPI, sock: socket.socket, *, drain_timeout_s: float = 10.0, stop: asyncio.Event | None = None
+    app: FastAPI,
+    sock: socket.socket,
+    *,
+    drain_timeout_s: float = 10.0,
+    stop: asyncio.Event | None = None,
+    tls: Tls | None = None,
 ) -> None:
     """Serve `app` on `sock` until `stop` (by default SIGTERM or SIGINT); open requests get `drain_timeout_s` to end."""
     config = uvicorn.Config(
@@ -95,6 +111,10 @@ async def serve(
         lifespan="on",
         access_log=False,
         timeout_graceful_shutdown=int(drain_timeout_s) or 1,
+        ssl_certfile=tls.cert if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+        ssl_ca_certs=tls.client_ca if tls else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if tls else ssl.CERT_NONE,
     )
     server = _Server(config)
     if stop is None:

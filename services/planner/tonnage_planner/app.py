@@ -26,6 +26,7 @@ from tonnage_planner.documents import (
     target_fields,
 )
 from tonnage_planner.fleet import Decided, Fleet
+from tonnage_planner.hooks.serving import serve_hooks
 from tonnage_planner.library import Library
 from tonnage_planner.memory import MemoryAnswer, MemoryQuestion, answer
 from tonnage_planner.metrics import PlannerMetrics
@@ -33,6 +34,7 @@ from tonnage_planner.plan_jobs import PlanJobs
 from tonnage_planner.plan_routes import add_plan_routes
 from tonnage_planner.ports import EndpointSource, Scraper
 from tonnage_planner.predict import PredictAnswer, PredictQuestion, predict_answer
+from tonnage_planner.saved_states import SavedStates
 from tonnage_planner.settings import PlannerSettings
 from tonnage_planner.watch import Watch
 from tonnage_runtime.clock import Clock
@@ -57,7 +59,7 @@ class Ports:
     clock: Clock
     registry: CollectorRegistry
     store: Store | None = None
-    """Where measurements sent here are kept; None: in this process."""
+    """Where measurements sent here and targets are kept; None: in this process."""
 
 
 def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
@@ -75,18 +77,20 @@ def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
     )
 
     jobs = PlanJobs(metrics.plan, ports.clock, waiting_limit=settings.plans_waiting, kept=settings.plans_kept)
-    library = Library(
-        ports.store or MemoryStore(ports.clock), profiles=settings.profiles_kept, points=settings.bench_points_kept
-    )
+    store = ports.store or MemoryStore(ports.clock)
+    saved = SavedStates(store, ports.clock, interval_s=settings.save_interval_s)
+    library = Library(store, profiles=settings.profiles_kept, points=settings.bench_points_kept)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        watching = asyncio.create_task(watch.run())
-        yield
+        await saved.restore(fleet)
+        tasks = [asyncio.create_task(watch.run()), asyncio.create_task(saved.run(fleet))]
+        async with serve_hooks(settings, fleet, ports.clock, metrics):
+            yield
         await jobs.close()
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     app = build_base_app("Tonnage planner", ports.registry, not_ready=lambda: _not_ready(fleet), lifespan=lifespan)
     app.add_exception_handler(UnknownPoolError, _not_found)
@@ -128,7 +132,7 @@ def _add_routes(app: FastAPI, settings: PlannerSettings, fleet: Fleet, clock: Cl
         """One pool's target with the load, the needs, the policy and the endpoints it was derived from."""
         now, decided = clock.monotonic(), _decided(pool, fleet)
         seen = fleet.observations(now, pool)
-        fields = target_fields(pool, decided, seen, now) | explain_fields(decided, settings.policy_of(pool), seen)
+        fields = target_fields(pool, decided, seen, now) | explain_fields(decided, fleet.policy_of(pool), seen)
         return ExplainDocument.model_validate(fields)
 
     @app.post("/v1/memory", tags=["memory"], responses={400: {"description": "No engine takes this"}})

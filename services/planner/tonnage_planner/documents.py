@@ -5,6 +5,7 @@ from importlib import metadata
 from pydantic import BaseModel, ConfigDict
 
 from tonnage_core.autoscaling.observation import Observation
+from tonnage_core.autoscaling.outlook import Outlook
 from tonnage_core.autoscaling.policy import ScalingPolicy
 from tonnage_core.autoscaling.signals import Need, Total
 from tonnage_core.autoscaling.state_machine import Reason
@@ -73,7 +74,7 @@ class NeedDocument(Document):
     """What one signal asks for."""
 
     signal: str
-    """waiting, running or kv_usage."""
+    """waiting, running, kv_usage, demand or slo."""
     replicas: int | None
     """Replicas it asks for; null when unknown or not used."""
     fits: int | None
@@ -129,7 +130,7 @@ class EndpointDocument(Document):
     pool: str
     """Its pool."""
     state: str
-    """fresh, stale, pending or unknown."""
+    """fresh, stale, pending, stuck or unknown."""
     reason: str
     """Why it is not fresh."""
     age_s: float | None
@@ -190,8 +191,46 @@ class ExplainDocument(TargetDocument):
     """Requests that wait in the router; null when unknown or no router is configured."""
     policy: dict[str, float | None]
     """The numbers it is scaled by."""
+    outlook: "OutlookDocument | None"
+    """The load measured and forecast; null for a pool whose replicas' capacity is not known."""
     endpoints: list[EndpointDocument]
     """Its endpoints as seen now."""
+
+
+class OutlookDocument(Document):
+    """What arrives and what is expected, in replicas that it keeps full; null where it is not known."""
+
+    arrivals_per_s: float | None
+    """Requests that arrive."""
+    load: float | None
+    """Replicas kept full by them."""
+    forecast: float | None
+    """The same at the horizon, without margin."""
+    upper: float | None
+    """With the margin learned from past forecasts: what is provided for."""
+    margin: float | None
+    """The margin, as a factor."""
+    horizon_s: float
+    """How far ahead: the time a start takes."""
+    fill: float | None
+    """Share of a replica that may be used."""
+    late_share: float | None
+    """Share of requests past the TTFT limit lately."""
+
+    @classmethod
+    def of(cls, outlook: Outlook) -> "OutlookDocument":
+        """From the decision's outlook."""
+        demand, said = outlook.demand, outlook.forecast
+        return cls(
+            arrivals_per_s=demand.arrivals_rps if demand else None,
+            load=demand.load if demand else None,
+            forecast=said.point if said else None,
+            upper=said.upper if said else None,
+            margin=said.margin if said else None,
+            horizon_s=outlook.horizon_s,
+            fill=outlook.fill,
+            late_share=outlook.late_share,
+        )
 
 
 class TargetsDocument(Document):
@@ -234,6 +273,7 @@ def explain_fields(decided: Decided, policy: ScalingPolicy, seen: list[Observati
         "needs": [NeedDocument.of(need) for need in decision.needs],
         "load": {signal.value: LoadDocument.of(total) for signal, total in decision.load.totals.items()},
         "router_waiting": router.waiting if router else None,
-        "policy": vars(policy),
+        "policy": {name: value for name, value in vars(policy).items() if name != "capacity"},
+        "outlook": OutlookDocument.of(decision.outlook) if decision.outlook else None,
         "endpoints": [EndpointDocument.of(one) for one in seen],
     }

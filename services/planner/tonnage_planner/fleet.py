@@ -1,12 +1,18 @@
 """The planner's memory: a track an endpoint, a state and the last decision a pool."""
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tonnage_core.autoscaling.observation import Attempt, Observation, Track, advance, observe
+from tonnage_core.autoscaling.policy import ScalingPolicy
 from tonnage_core.autoscaling.signals import RouterQueue
 from tonnage_core.autoscaling.state_machine import Decision, PoolState, decide
+from tonnage_planner.capacity import capacity_of
 from tonnage_planner.settings import EndpointSettings, PlannerSettings
+from tonnage_runtime.errors import SettingsError
+
+log = logging.getLogger("tonnage.planner")
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,8 @@ class Fleet:
         self._settings = settings
         self._tracks: dict[str, Track] = {}
         self._states: dict[str, PoolState] = {}
+        self._restored: dict[str, PoolState] = {}
+        self._policies: dict[str, ScalingPolicy] = {}
         self._router_known_at_s: float | None = None
         self._router_waiting: Mapping[str, float] = {}
         self._started_at_s: float | None = None
@@ -39,8 +47,31 @@ class Fleet:
         listed = {endpoint.url: endpoint for endpoint in endpoints}
         self._tracks = {url: self._track(url, one.pool_name, now_s, joined=not first) for url, one in listed.items()}
         pools = {endpoint.pool_name for endpoint in endpoints} | set(self._settings.pools)
-        self._states = {pool: self._states.get(pool, PoolState()) for pool in sorted(pools)}
+        self._states = {pool: self._states.get(pool) or self._state_of(pool) for pool in sorted(pools)}
         self.decided = {pool: decided for pool, decided in self.decided.items() if pool in pools}
+
+    def restore(self, states: Mapping[str, PoolState]) -> None:
+        """States from before a restart, taken up when their pool is listed."""
+        self._restored = dict(states)
+
+    def _state_of(self, pool: str) -> PoolState:
+        return self._restored.pop(pool, PoolState())
+
+    @property
+    def states(self) -> Mapping[str, PoolState]:
+        """What the next decisions remember, by pool."""
+        return self._states
+
+    def policy_of(self, pool: str) -> ScalingPolicy:
+        """The pool's policy with what its replicas carry; with an unknown model the gauges alone decide (logged)."""
+        if pool not in self._policies:
+            try:
+                capacity = capacity_of(pool, self._settings.hardware_of(pool))
+            except SettingsError as error:
+                log.warning("no forecast: what a replica carries is not known", extra={"error": str(error)})
+                capacity = None
+            self._policies[pool] = replace(self._settings.policy_of(pool), capacity=capacity)
+        return self._policies[pool]
 
     def _track(self, url: str, pool: str, now_s: float, *, joined: bool) -> Track:
         known = self._tracks.get(url)
@@ -94,7 +125,7 @@ class Fleet:
         """Decide for every pool; returns the decisions by pool."""
         made: dict[str, Decision] = {}
         for pool, state in self._states.items():
-            policy = self._settings.policy_of(pool)
+            policy = self.policy_of(pool)
             seen = self.observations(now_s, pool)
             self._states[pool], made[pool] = decide(state, seen, now_s, policy, self._router_queue(pool, now_s))
             self.decided[pool] = Decided(made[pool], self._states[pool].changed_at_s, now_s)

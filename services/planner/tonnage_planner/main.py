@@ -11,6 +11,8 @@ from tonnage_core.errors import TonnageError
 from tonnage_planner.adapters.endpoints_static import FileEndpoints, StaticEndpoints
 from tonnage_planner.adapters.scrape_http import HttpScraper
 from tonnage_planner.app import Ports, build_app
+from tonnage_planner.capacity import capacity_of
+from tonnage_planner.hooks.serving import tls_of
 from tonnage_planner.ports import EndpointSource
 from tonnage_planner.settings import PlannerSettings
 from tonnage_runtime.clock import SystemClock
@@ -19,6 +21,7 @@ from tonnage_runtime.http_app import bind, serve
 from tonnage_runtime.logging import configure_logging
 from tonnage_runtime.metrics import new_registry
 from tonnage_runtime.settings import load_settings
+from tonnage_runtime.store_url import open_store
 
 
 def endpoint_source(settings: PlannerSettings) -> EndpointSource:
@@ -35,6 +38,9 @@ async def run(settings: PlannerSettings) -> None:
     source = endpoint_source(settings)
     for pool in ("default", *settings.pools):
         settings.policy_of(pool)
+    for pool in settings.pools:
+        capacity_of(pool, settings.hardware_of(pool))
+    tls_of(settings)
     sock = bind(settings.host, settings.port)
     scraper = HttpScraper(
         timeout_s=settings.scrape_timeout_s,
@@ -42,10 +48,13 @@ async def run(settings: PlannerSettings) -> None:
         concurrency=settings.scrape_concurrency,
     )
     async with scraper:
-        app = build_app(settings, Ports(source, scraper, SystemClock(), new_registry()))
+        clock = SystemClock()
+        store = open_store(settings.store_url, clock)
+        app = build_app(settings, Ports(source, scraper, clock, new_registry(), store))
         host, port = sock.getsockname()[:2]
         logging.getLogger("tonnage.planner").info("listening", extra={"host": host, "port": port})
         await serve(app, sock, drain_timeout_s=settings.drain_timeout_s)
+        await store.close()
 
 
 def main() -> int:

@@ -63,6 +63,13 @@ class PlannerMetrics:
             registry=registry,
         )
 
+        self.hook_calls = Counter(
+            "tonnage_planner_hook_calls_total",
+            "Calls of the scaling hooks by hook, call and outcome.",
+            ["hook", "call", "outcome"],
+            registry=registry,
+        )
+
     def count_decision(self, pool: str, decision: Decision, before: int | None) -> None:
         """Count one decision, and the change when the target moved."""
         self.decisions.labels(pool, decision.reasons[-1].code.value).inc()
@@ -90,6 +97,7 @@ class FleetCollector(Collector):
         yield from _targets(self._fleet, now)
         yield _needs(self._fleet)
         yield from _loads(self._fleet)
+        yield from _outlooks(self._fleet)
         yield from _endpoints(self._fleet.observations(now))
         yield GaugeMetricFamily(
             "tonnage_planner_endpoint_list_readable",
@@ -144,10 +152,29 @@ def _loads(fleet: Fleet) -> Iterator[Metric]:
     yield kv
 
 
+def _outlooks(fleet: Fleet) -> Iterator[Metric]:
+    families = (
+        ("tonnage_planner_demand_replicas", "Replicas that arriving requests keep full; NaN while unknown."),
+        ("tonnage_planner_forecast_replicas", "The same at the horizon, with margin; NaN while unknown."),
+        ("tonnage_planner_late_requests_ratio", "Share of requests past the TTFT limit lately; NaN while unknown."),
+    )
+    demand, forecast, late = (GaugeMetricFamily(name, text, labels=["pool"]) for name, text in families)
+    for pool, decided in fleet.decided.items():
+        outlook = decided.decision.outlook
+        if outlook is None:
+            continue
+        demand.add_metric([pool], outlook.demand.load if outlook.demand else math.nan)
+        forecast.add_metric([pool], outlook.forecast.upper if outlook.forecast else math.nan)
+        late.add_metric([pool], math.nan if outlook.late_share is None else outlook.late_share)
+    yield demand
+    yield forecast
+    yield late
+
+
 def _endpoints(seen: Iterable[Observation]) -> Iterator[Metric]:
     state = GaugeMetricFamily(
         "tonnage_planner_endpoint_state",
-        "1 for the endpoint's present state: fresh, stale, pending or unknown.",
+        "1 for the endpoint's present state: fresh, stale, pending, stuck or unknown.",
         labels=["pool", "endpoint", "state"],
     )
     age = GaugeMetricFamily(

@@ -1,5 +1,6 @@
 """What the planner can be told, by `TONNAGE_PLANNER_<FIELD>` or a YAML file."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,6 +77,37 @@ class PolicySettings(Settings):
     """An unknown endpoint blocks scale-down for this long; then it is taken to be as busy as the busiest known one."""
     safe_replicas: int = ScalingPolicy.safe_replicas
     """Fewest replicas once no endpoint has been known for `unknown_hold_s`."""
+    gpu: str | None = None
+    """GPU of a replica (catalogue name or GpuProfile file). With the pool's model it says what a replica can carry, and
+    the load is then forecast; empty leaves the forecast out."""
+    model: str | None = None
+    """Model of the pool (catalogue name or config.json); empty takes the pool's name."""
+    tp: int = Field(default=1, ge=1, le=64)
+    """GPUs a replica."""
+    max_num_batched_tokens: int | None = Field(default=None, ge=1)
+    """The engine's token budget a step; empty takes vLLM's for the GPU."""
+    slo_ttft_ms: float = Field(default=2000.0, gt=0)
+    """Limit of the time to the first token."""
+    slo_miss_share: float = ScalingPolicy.slo_miss_share
+    """Share of requests that may miss it."""
+    start_s: float = ScalingPolicy.start_s
+    """Time a start takes, until starts have been seen: how far the forecast looks."""
+    forecast_quantile: float = ScalingPolicy.forecast_quantile
+    """Share of past forecasts, with margin, that were enough."""
+    max_up_per_minute: int | None = ScalingPolicy.max_up_per_minute
+    """Most replicas added within a minute."""
+    max_down_per_minute: int | None = ScalingPolicy.max_down_per_minute
+    """Most replicas given up within a minute."""
+    warm_replicas: int = ScalingPolicy.warm_replicas
+    """Replicas kept beyond what the load needs; used with a forecast."""
+    usd_per_replica_hour: float | None = ScalingPolicy.usd_per_replica_hour
+    """Price of a replica; for the budget."""
+    budget_usd_per_hour: float | None = ScalingPolicy.budget_usd_per_hour
+    """Most dollars an hour that the pool may cost."""
+    idle_to_zero_s: float = ScalingPolicy.idle_to_zero_s
+    """With `min_replicas` 0: the last replica goes after so long without a request."""
+    retry_stuck_s: float = ScalingPolicy.retry_stuck_s
+    """After replicas that do not start were given up, no more are asked for during this time."""
 
 
 class PlannerSettings(Settings):
@@ -118,6 +150,20 @@ class PlannerSettings(Settings):
     """A reading older than this is no longer used: five missed scrapes at the default interval."""
     start_grace_s: float = Field(default=600.0, ge=0)
     """An endpoint that never answered counts as starting for this long after it is listed."""
+    store_url: str = "memory:"
+    """Where targets are kept over a restart: `redis://…`; `memory:` keeps them for the process's life."""
+    save_interval_s: float = Field(default=10.0, gt=0)
+    """Time between saves of the pools' states."""
+    keda_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of KEDA's external scaler (gRPC); empty leaves it off, 0 takes a free one."""
+    external_metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of the external metrics API; empty leaves it off. A cluster has one such API."""
+    external_metrics_cert: Path | None = None
+    """PEM certificate of that port; the API server talks TLS only."""
+    external_metrics_key: Path | None = None
+    """Its PEM key."""
+    external_metrics_client_ca: Path | None = None
+    """CA that clients must come from: the cluster's front-proxy CA (`requestheader-client-ca-file`)."""
     policy: PolicySettings = PolicySettings()
     """The policy of every pool that has none of its own."""
     pools: dict[str, PolicySettings] = Field(default_factory=dict)
@@ -129,11 +175,17 @@ class PlannerSettings(Settings):
         """An empty environment variable means the default: charts set names unconditionally."""
         return {k: v for k, v in values.items() if v != ""} if isinstance(values, dict) else values
 
+    def hardware_of(self, pool: str) -> PolicySettings:
+        """The pool's own settings over the general ones: its model, GPU and SLO are in them."""
+        own = self.pools.get(pool)
+        return self.policy.model_copy(update=own.model_dump(exclude_unset=True) if own else {})
+
     def policy_of(self, pool: str) -> ScalingPolicy:
         """The pool's policy; raises `SettingsError` when its numbers contradict each other."""
         own = self.pools.get(pool)
         merged = self.policy.model_dump() | (own.model_dump(exclude_unset=True) if own else {})
+        known = {field.name for field in fields(ScalingPolicy)}
         try:
-            return ScalingPolicy(**merged)
+            return ScalingPolicy(**{name: value for name, value in merged.items() if name in known})
         except BadInputError as error:
             raise SettingsError(f"pool {pool}: {error}") from error

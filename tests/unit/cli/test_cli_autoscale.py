@@ -1,0 +1,53 @@
+"""`tonnage autoscale`: the report, the page, and what bad input says."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tonnage_cli.main import run
+
+TRACE = str(Path(__file__).resolve().parents[3] / "samples" / "azure_sample.csv")
+SMALL = [TRACE, "--limit", "60", "--rate-factor", "3", "--initial", "2", "--max-replicas", "6"]
+
+
+def test_policies_are_reported_side_by_side(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "out" / "runs.html"
+    asked = ["--policy", "tonnage", "--policy", "kpa", "--thresholds", "30", "2", "--policy", "oracle"]
+    code = run(["autoscale", *SMALL, *asked, "--plot", str(page), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "tonnage.autoscale/1"
+    assert set(document["policies"]) == {"tonnage", "kpa", "oracle"}
+    for one in document["policies"].values():
+        assert {"slo_attainment", "gpu_hours", "oracle_ratio", "cut_streams", "direction_changes"} <= set(one)
+        assert one["cut_streams"] == 0
+    assert document["policies"]["oracle"]["oracle_ratio"] == 1.0
+    met = all(one["slo_attainment"] >= 0.99 for one in document["policies"].values())
+    assert code == (0 if met else 1)
+    text = page.read_text()
+    assert text.count("<svg") == 5
+    assert "http" not in text, "the page needs no other file"
+
+
+def test_equal_seeds_give_equal_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    reports = []
+    for _ in range(2):
+        run(["autoscale", *SMALL, "--json"])
+        reports.append(capsys.readouterr().out)
+    assert reports[0] == reports[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--start-s", "240", "90"], "shorter time first"),
+        (["--initial", "9", "--max-replicas", "6"], "--initial"),
+        (["--policy", "magic"], "magic"),
+        (["--gpu", "abacus"], "abacus"),
+    ],
+)
+def test_bad_input_is_one_line(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["autoscale", TRACE, *options]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
