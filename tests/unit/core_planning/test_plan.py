@@ -1,7 +1,6 @@
 """Plans: the cheapest fleet that the engine model confirms, an explanation for each candidate, and ways out."""
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 from random import Random
 from typing import Any
@@ -12,13 +11,12 @@ from tonnage_core.parallelism import Layout
 from tonnage_core.planning.candidate import Config, Refused, Sized, size
 from tonnage_core.planning.curve import knee_of
 from tonnage_core.planning.emit import check_manifest
-from tonnage_core.planning.evaluate import load_of, rank
+from tonnage_core.planning.evaluate import Checked, check, load_of, rank
 from tonnage_core.planning.mixes import cheapest_mix
 from tonnage_core.planning.page import plan_page
 from tonnage_core.planning.plan import make_plan
-from tonnage_core.planning.search import search
 from tonnage_core.planning.space import configurations
-from tonnage_core.planning.spec import Lookups, PlanSpec, read_spec
+from tonnage_core.planning.spec import Lookups, Offer, PlanSpec, read_spec
 from tonnage_core.planning.steady import steady_of
 from tonnage_core.planning.trial import run_trial, tail_percentile
 from tonnage_runtime.catalogue import load_gpu, load_model
@@ -167,23 +165,27 @@ def test_a_model_that_fits_nowhere_is_bound_by_memory() -> None:
 
 
 def test_two_kinds_of_gpu_carry_what_neither_carries_alone() -> None:
-    few = [{"gpu": "H100", "usd_per_hour": 2.9, "max": 1}, {"gpu": "L40S", "usd_per_hour": 0.9, "max": 16}]
-    found = search(_spec(offers=few))
-    per_replica = {each.config.offer.gpu.name: each for each in found.checked if each.replicas is not None}
-    assert per_replica
-    alone = next(iter(per_replica.values()))
-    assert alone.replicas is not None
-    short = tuple(
-        replace(each, ranked=_with_most(each, max(1, (each.replicas or 1) - 1))) for each in per_replica.values()
-    )
-    mix = cheapest_mix(found.spec, short)
-    assert mix is None or sum(count for _, count in mix.parts) >= 2
+    traffic = ASKED["traffic"] | {"rate_rps": 90.0}
+    spec = _spec(traffic=traffic, search=ASKED["search"] | {"tp": [1]})
+    checked = [_checked(spec, offer) for offer in spec.offers]
+    counts = [each.replicas for each in checked]
+    assert all(count is not None and count >= 2 for count in counts)
+    offers = [asked | {"max": (count or 0) - 1} for asked, count in zip(ASKED["offers"], counts, strict=True)]
+    scarce = _spec(traffic=traffic, offers=offers, search=ASKED["search"] | {"tp": [1]})
+    mix = cheapest_mix(scarce, [_checked(scarce, offer) for offer in scarce.offers])
+    assert mix is not None
+    assert {each.config.offer.gpu.name for each, _ in mix.parts} == {"H100-SXM-80GB", "L40S"}
+    assert all(count <= each.config.offer.most for each, count in mix.parts)
+    assert sum(count * scarce.traffic.rate_rps / (each.replicas or 1) for each, count in mix.parts) >= 90 - 1e-6
+    assert mix.usd_per_hour == pytest.approx(sum(each.config.offer.usd_per_hour * count for each, count in mix.parts))
 
 
-def _with_most(checked: Any, most: int) -> Any:
-    config = checked.config
-    offer = replace(config.offer, most=most * config.layout.gpus)
-    return replace(checked.ranked, sized=replace(checked.ranked.sized, config=replace(config, offer=offer)))
+def _checked(spec: PlanSpec, offer: Offer) -> Checked:
+    sized = size(spec, Config(offer, Layout(1)))
+    assert isinstance(sized, Sized)
+    ranked = rank(spec, sized)
+    assert not isinstance(ranked, Refused)
+    return check(spec, ranked)
 
 
 def test_experts_may_be_spread_and_latent_attention_run_data_parallel() -> None:
