@@ -1,7 +1,8 @@
 """How sure a prediction is: its class, and a 90 % interval as factors of the value.
 
-Half widths are natural logarithms: nine in ten of the errors that `benchmarks/planner/fit.py` leaves, by what a user
-knows of a question before it is measured. Equal factors both ways, because errors of efficiencies multiply.
+Half widths are natural logarithms: nine in ten of the errors that `benchmarks/planner/fit.py` leaves on cards it did
+not learn from, by what a user knows of a question before it is measured. Equal factors both ways, because errors of
+efficiencies multiply.
 """
 
 from dataclasses import dataclass
@@ -43,11 +44,11 @@ class Widths:
         return Estimate(value, value / factor, value * factor)
 
 
-_DRAWN = {"vllm": (0.28, 0.38), "sglang": (0.24, 0.66), "trtllm": (0.26, 0.38), "nim": (0.26, 0.38)}
+_DRAWN = {"vllm": (0.32, 0.50), "sglang": (0.28, 0.72), "trtllm": (0.32, 0.80), "nim": (0.32, 0.80)}
 """Lengths drawn from a range, a client of many waves: (TPOT, TTFT) by engine."""
-_ALIKE = {"vllm": (0.60, 0.90), "sglang": (0.20, 0.80), "trtllm": (0.20, 0.70), "nim": (0.20, 0.60)}
+_ALIKE = {"vllm": (0.95, 1.20), "sglang": (0.28, 0.95), "trtllm": (0.30, 0.85), "nim": (0.25, 0.50)}
 """All lengths alike: how long waves stay together depends on the client, which the rows do not describe."""
-_UNKNOWN = (0.60, 0.90)
+_UNKNOWN = (0.60, 1.00)
 FULL_TTFT = 0.9
 """Where requests queue for the KV pool: a small error of the pool is a large one of the queue."""
 WIDER = 1.4

@@ -6,7 +6,9 @@ decode step = host + sum over layers [ small kernels + max(weights / bandwidth, 
 inference guide.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tonnage_core.engine.batch import Batch
 from tonnage_core.engine.efficiency import measured_shares
@@ -16,6 +18,7 @@ from tonnage_core.models import ModelShape
 from tonnage_core.moe import all_to_all_bytes, expert_coverage, imbalance
 from tonnage_core.parallelism import Layout
 from tonnage_core.prediction.coefficients import PREFILL_FIRST, Coefficients, coefficients_for, engine_key
+from tonnage_core.prediction.collectives import AllReduceCurve, all_reduce_curve
 from tonnage_core.prediction.operators import AttentionWork, ExpertProducts, Operators, Products, operators_of
 from tonnage_core.quantization.formats import PRECISIONS, WeightFormat
 from tonnage_core.quantization.plan import QuantizationPlan, Rule
@@ -58,6 +61,8 @@ class StepModel:
     """Prompt tokens that one step takes at most."""
     prefill_first: bool = False
     """Waiting prompts run before any decode step, not beside it."""
+    all_reduce: AllReduceCurve | None = None
+    """All-reduce times measured over this many ranks, instead of latency and bandwidth."""
     _rates: _Rates = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -220,6 +225,8 @@ class StepModel:
         return seconds
 
     def _all_reduce_s(self, size: float, ranks: int) -> float:
+        if self.all_reduce is not None and self.all_reduce.ranks == ranks:
+            return self.all_reduce.seconds(size)
         latency = self.coefficients.collective_s * _hops(ranks)
         return latency + all_reduce_bytes(size, ranks) / (self._link(ranks) * self.coefficients.link)
 
@@ -264,13 +271,16 @@ def step_model(
     precision: str = "auto",
     max_num_batched_tokens: int = 8192,
     coefficients: Coefficients | None = None,
+    profile: Mapping[str, Any] | None = None,
 ) -> StepModel:
     """The step times of a model on a replica of `layout.gpus` cards, with the coefficients fitted for the engine.
 
     `precision`: auto (what the checkpoint says) or a weight format for a plain one. `gpu` may be a catalogue entry or
-    come from a GpuProfile, whose measured ceilings then count.
+    come from a GpuProfile, whose measured ceilings then count; `profile` is its document, for the all-reduces it has.
     """
     placed = layout or Layout()
     counts = operators_of(in_precision(shape, precision), placed, kv_dtype)
     rates = coefficients or coefficients_for(engine, gpu)
-    return StepModel(counts, gpu, rates, max_num_batched_tokens, engine_key(engine) in PREFILL_FIRST)
+    curve = all_reduce_curve(profile, placed.tp) if profile is not None else None
+    prefill_first = engine_key(engine) in PREFILL_FIRST
+    return StepModel(counts, gpu, rates, max_num_batched_tokens, prefill_first, curve)
