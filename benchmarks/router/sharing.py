@@ -1,7 +1,7 @@
 """CPU that sharing between replicas adds to a request: telling its prefix blocks, and hearing a peer's.
 
 `python benchmarks/router/sharing.py`: process CPU time, medians of 9 interleaved rounds of 2,000 requests of 4 KiB (8
-blocks each, all new: the dearest case), four endpoints. The round trips of the store are no request's work and are not here.
+blocks each, all new: the dearest case), four endpoints. The round trips of the store are no request's and not in here.
 """
 
 import json
