@@ -27,7 +27,7 @@ def running(
     settings: dict[str, Any], router: dict[str, Any], extra: Sequence[str], log: Path
 ) -> Iterator[dict[str, Any]]:
     """Engines and a router, ready: `{"url", "engines": [url], "router_pid", "engine_pids"}`. Ended on exit."""
-    ports = _free_ports(settings["engines"] + 3)
+    ports = free_ports(settings["engines"] + 3)
     engine_urls = [f"http://{HOST}:{port}" for port in ports[3:]]
     processes: list[subprocess.Popen[bytes]] = []
     with log.open("ab") as out:
@@ -35,9 +35,9 @@ def running(
             for place, port in enumerate(ports[3:]):
                 processes.append(_start(*_engine(settings, place, port), out))
             for url in engine_urls:
-                _wait(f"{url}/health", None)
+                wait_for(f"{url}/health", None)
             processes.append(_start(*_router(settings, router, extra, ports, engine_urls), out))
-            _wait_served(f"http://{HOST}:{ports[0]}")
+            _wait_served(f"http://{HOST}:{ports[0]}", router.get("key"))
             yield {
                 "url": f"http://{HOST}:{ports[0]}",
                 "admin": f"http://{HOST}:{ports[1]}",
@@ -46,7 +46,7 @@ def running(
                 "engine_pids": [process.pid for process in processes[:-1]],
             }
         finally:
-            _end(processes)
+            end(processes)
 
 
 def installed(router: dict[str, Any]) -> bool:
@@ -122,6 +122,7 @@ def _router(
         "TONNAGE_ROUTER_SEED": str(settings["seed"]),
         "TONNAGE_ROUTER_ENDPOINTS": json.dumps([{"url": url, "model": MODEL} for url in backends]),
         "TONNAGE_ROUTER_POLICY": router.get("policy", "prefix"),
+        **{f"TONNAGE_ROUTER_{name}": str(value) for name, value in router.get("settings", {}).items()},
     }
 
 
@@ -131,7 +132,7 @@ def _start(command: list[str], env: dict[str, str], out: Any) -> "subprocess.Pop
     )
 
 
-def _end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+def end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
     """End each process with its own children: every one leads a session of its own."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in reversed(processes):
@@ -145,7 +146,8 @@ def _end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
                 continue
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago."""
     held = [socket.socket() for _ in range(count)]
     try:
         for sock in held:
@@ -156,18 +158,20 @@ def _free_ports(count: int) -> list[int]:
             sock.close()
 
 
-def _wait_served(url: str) -> None:
+def _wait_served(url: str, key: str | None) -> None:
     """Until the router answers a completion: whatever it asks its engines first is done by then."""
     body = json.dumps({"model": MODEL, "prompt": "ready", "max_tokens": 1}).encode()
-    _wait(f"{url}/v1/completions", body)
+    wait_for(f"{url}/v1/completions", body, key)
 
 
-def _wait(url: str, body: bytes | None) -> None:
+def wait_for(url: str, body: bytes | None, key: str | None = None) -> None:
+    """Until `url` answers 200; `TimeoutError` after `READY_S`."""
     deadline = time.monotonic() + READY_S
     last: object = None
     while time.monotonic() < deadline:
         try:
-            request = urllib.request.Request(url, body, {"content-type": "application/json"})
+            headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
+            request = urllib.request.Request(url, body, headers)
             with urllib.request.urlopen(request, timeout=5) as answer:
                 if answer.status == 200:
                     return

@@ -7,6 +7,7 @@ load, and one tenant's burst waits behind its own requests only.
 import asyncio
 import math
 import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from tonnage_core.flow_control.drain_rate import DrainRate
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from tonnage_router.gateway import Gateway
 
 NO_TENANT = "-"
+ACTIVE_S = 10.0
+"""A tenant that sent within this time contends with others for the pool."""
 
 
 class Pool:
@@ -25,6 +28,19 @@ class Pool:
     def __init__(self, max_items: int) -> None:
         self.queue: FairQueue[Exchange] = FairQueue(max_items, lambda exchange: not exchange.ended)
         self.drain = DrainRate()
+        self._seen: OrderedDict[str, float] = OrderedDict()
+
+    def sent(self, tenant: str, now: float) -> None:
+        """`tenant` sent a request for this pool."""
+        self._seen[tenant] = now
+        self._seen.move_to_end(tenant)
+        while next(iter(self._seen.values())) < now - ACTIVE_S:
+            self._seen.popitem(last=False)
+
+    @property
+    def contended(self) -> bool:
+        """Several tenants sent lately, as of the last request."""
+        return len(self._seen) > 1
 
 
 class Admission:
@@ -47,7 +63,9 @@ class Admission:
         model = self._gateway.pool_name(exchange)
         pool = self._pool(model)
         now = time.monotonic()
-        if not self.waiting and self.has_room(model):
+        if exchange.account is not None:
+            pool.sent(exchange.account.spec.name, now)
+        if not self.waiting and self.has_room(model, pool):
             pool.drain.left(exchange.prompt_tokens, now)
             exchange.dispatch()
             return
@@ -92,10 +110,12 @@ class Admission:
         wait = pool.drain.retry_after_s(pool.queue.waiting_cost, self._gateway.settings.queue_ttl_s)
         exchange.fail(429, f"{why}; try again in {wait} s", "overloaded", wait)
 
-    def has_room(self, model: str) -> bool:
-        """Whether some endpoint that takes the model is under its limits."""
+    def has_room(self, model: str, pool: Pool) -> bool:
+        """Whether some endpoint that takes the model is under its limits, which are lower while tenants contend."""
         settings = self._gateway.settings
         tokens, requests = settings.endpoint_prefill_tokens, settings.endpoint_requests
+        if pool.contended:
+            tokens = min(tokens, settings.contended_prefill_tokens)
         for candidate in self._gateway.eligible(model):
             if candidate.prefill_tokens < tokens and candidate.requests < requests and candidate.pressure < 1.0:
                 return True
@@ -117,7 +137,7 @@ class Admission:
 
     def _release_one(self, model: str, pool: Pool, now: float) -> bool:
         """Dispatch the pool's next request if there is room; False when there is none, or nothing waits."""
-        exchange = pool.queue.pop() if self.has_room(model) else None
+        exchange = pool.queue.pop() if self.has_room(model, pool) else None
         if exchange is None:
             return False
         pool.drain.left(exchange.prompt_tokens, now)

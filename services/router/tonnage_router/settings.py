@@ -183,6 +183,8 @@ class RouterSettings(Settings):
     """Requests that may wait for one pool."""
     endpoint_prefill_tokens: int = Field(default=32768, ge=1)
     """Uncached prompt tokens an endpoint may have ahead of it; beyond that on every endpoint, requests wait here."""
+    contended_prefill_tokens: int = Field(default=2048, ge=1)
+    """The same while several tenants send: what waits here takes turns, what waits in an engine cannot."""
     endpoint_requests: int = Field(default=256, ge=1)
     """Requests an endpoint may have; vLLM's default `max_num_seqs`."""
     scale_from_zero: list[str] = Field(default_factory=list)

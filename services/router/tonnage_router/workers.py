@@ -15,6 +15,7 @@ def worker_settings(settings: RouterSettings, number: int) -> RouterSettings:
             "admin_port": settings.admin_port + number if settings.admin_port else 0,
             "seed": settings.seed + number,
             "endpoint_prefill_tokens": max(1, settings.endpoint_prefill_tokens // settings.limit_shares),
+            "contended_prefill_tokens": max(1, settings.contended_prefill_tokens // settings.limit_shares),
             "endpoint_requests": max(1, settings.endpoint_requests // settings.limit_shares),
         }
     )

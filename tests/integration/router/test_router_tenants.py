@@ -131,6 +131,34 @@ async def test_a_flood_of_one_tenant_leaves_anothers_turn(engines: Any, route: A
     assert router.counters() == [(0, 0, 0)]
 
 
+@pytest.mark.parametrize(("others", "ahead"), [((), 20), (("b",), 3)], ids=["alone", "contended"])
+async def test_while_others_send_too_a_flood_waits_here_and_not_in_the_engine(
+    others: tuple[str, ...], ahead: int, engines: Any, route: Any, tmp_path: Path
+) -> None:
+    go = asyncio.Event()
+
+    async def held(call: Any) -> None:
+        if b'"user":"a"' in call.body:
+            await go.wait()
+        call.answer()
+
+    made = await engines(script=held)
+    router = await route(made, tenants_file=write(tmp_path, a={}, b={}))
+
+    async def send(name: str, number: int = 0) -> int:
+        body = orjson.dumps({"model": "m", "user": name, "prompt": f"{number:03d} " * 1000})
+        return int((await router.post(body, b"/v1/completions", key(name))).status)
+
+    assert [await send(name) for name in others] == [200] * len(others)
+    flood = [asyncio.create_task(send("a", number)) for number in range(20)]
+    await router.until(lambda: len(router.gateway.active) == 20)
+    await router.until(lambda: len(made[0].calls) == len(others) + ahead)
+    assert router.gateway.admission.waiting == 20 - ahead
+    go.set()
+    assert {await task for task in flood} == {200}
+    assert router.counters() == [(0, 0, 0)]
+
+
 async def test_what_waits_too_long_is_429_when_endpoints_exist(engines: Any, route: Any) -> None:
     async def never(call: Any) -> None:
         await call.reader.read(1)
