@@ -26,7 +26,7 @@ from tonnage_runtime.http_app import serve
 from tonnage_runtime.store_url import open_store
 
 if TYPE_CHECKING:
-    from tonnage_router.adapters.kube_discovery import KubeDiscovery
+    from tonnage_router.kube_discovery import KubeDiscovery
     from tonnage_router.sharing import Sharing
 
 
@@ -55,7 +55,7 @@ class RouterService:
         if self.gateway.settings.discovery != "kubernetes":
             return None
         try:
-            from tonnage_router.adapters.kube_discovery import KubeDiscovery
+            from tonnage_router.kube_discovery import KubeDiscovery
         except ImportError as error:
             raise BadInputError(
                 "discovery from kubernetes needs the kube extra: pip install 'tonnage[kube]'"

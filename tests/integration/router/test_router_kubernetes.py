@@ -8,7 +8,7 @@ import pytest
 from kmock import KubernetesEmulator, ResourceInfo, resource
 
 from tonnage_core.errors import BadInputError
-from tonnage_router.adapters.kube_discovery import KubeDiscovery
+from tonnage_router.kube_discovery import KubeDiscovery
 from tonnage_runtime.kube_reflector import Pace
 
 PODS, SLICES = resource("v1/pods"), resource("discovery.k8s.io/v1/endpointslices")
