@@ -1,14 +1,17 @@
 """The endpoint set wanted, made real: joiners are added, leavers dropped, changed ones replaced."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tonnage_router.fleet import endpoint_id
-from tonnage_router.gateway import Gateway
 from tonnage_router.ranks import by_rank
 from tonnage_router.settings import EndpointSpec
 
+if TYPE_CHECKING:
+    from tonnage_router.gateway import Gateway
 
-def reconcile(gateway: Gateway, wanted: Sequence[EndpointSpec], owned: set[str]) -> set[str]:
+
+def reconcile(gateway: "Gateway", wanted: Sequence[EndpointSpec], owned: set[str]) -> set[str]:
     """Make the endpoints this source owns equal `wanted`; returns the ids it now owns.
 
     An endpoint whose spec changed is another engine at the same address until proven otherwise: its prefix knowledge
