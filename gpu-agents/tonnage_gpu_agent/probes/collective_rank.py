@@ -132,7 +132,7 @@ def measure(rank: int, world: int, nbytes: int, device: torch.device) -> Iterato
     for name, call in one.calls().items():
         point = {"name": name, "bytes": one.nbytes, "wrong": wrong[name]}
         yield {**point, "mode": "eager", "us": timed(call, host)}
-        if not host and name != "sendrecv":
+        if not host:
             yield {**point, "mode": "graph", "us": timed(in_graph(call, unroll), host) / unroll}
 
 

@@ -1,7 +1,8 @@
-"""All-reduce times from a GpuProfile's own curve: between measured sizes straight in log-log, beyond them by bandwidth.
+"""All-reduce times from a GpuProfile's own curve.
 
-A line of latency plus bytes over bandwidth misses the sizes where a library changes its protocol (a few MiB) by a
-third; between two measured sizes four times apart the straight line in logarithms is within a few percent.
+One line of latency plus bytes over bandwidth misses the sizes where a library changes its protocol (a few MiB) by a
+third. Between two measured sizes the time lies between such a line, exact while the protocol stays, and the power law
+that a change of protocol looks like: their geometric mean. Beyond the largest size the last two points' line goes on.
 """
 
 import math
@@ -26,16 +27,15 @@ class AllReduceCurve:
 
     def seconds(self, size: float) -> float:
         """Of a message of `size` bytes; smaller than all measured ones, the smallest one's time."""
-        first, last = self.points[0], self.points[-1]
-        if size <= first[0]:
-            return first[1]
-        if size >= last[0]:
-            return last[1] * size / last[0]
+        if size <= self.points[0][0]:
+            return self.points[0][1]
         for (b0, t0), (b1, t1) in pairwise(self.points):
             if size <= b1:
-                share = math.log(size / b0) / math.log(b1 / b0)
-                return t0 * math.exp(share * math.log(t1 / t0))
-        raise AssertionError("the points are sorted")
+                line = t0 + (size - b0) / (b1 - b0) * (t1 - t0)
+                power = t0 * (size / b0) ** (math.log(t1 / t0) / math.log(b1 / b0))
+                return math.sqrt(line * power)
+        (b0, t0), (b1, t1) = self.points[-2:]
+        return t1 + max(0.0, (t1 - t0) / (b1 - b0)) * (size - b1)
 
 
 def all_reduce_curve(
