@@ -1,0 +1,165 @@
+"""Compiled code (Inductor, Triton, the engine's own) kept between starts: captured after one, restored before the next.
+
+An entry is a tree of files under one key. It is published like a snapshot, manifest last, and every file is checked
+against its SHA-256 before any is put in place: compiled code that is not what was captured never runs.
+"""
+
+import hashlib
+import logging
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tonnage_coldstart.cache.layout import fsync_directory, write_durably
+from tonnage_coldstart.errors import CacheError, cache_error
+from tonnage_core.coldstart.compile_key import CompileKey
+from tonnage_core.coldstart.errors import UnsafeNameError
+from tonnage_core.coldstart.file_names import safe_name
+
+log = logging.getLogger("tonnage.coldstart.compile")
+MANIFEST = "compile-manifest.json"
+MAX_BYTES = 16 << 30
+MAX_FILES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore did; `hit` is false when there is no entry, or one that is damaged (`reason` says which)."""
+
+    hit: bool
+    files: int
+    bytes: int
+    reason: str
+
+
+class CompileCache:
+    """Entries below `root`; `roots` map a name (`inductor`, `triton`, `vllm`) to the engine's directory of it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def capture(self, key: CompileKey, roots: Mapping[str, Path]) -> int:
+        """Keep what the directories hold now; returns the bytes. An entry of the key is replaced.
+
+        Locks and temporary files are left out. Raises `CacheError`.
+        """
+        incoming = self._root / f".{key.digest}.{uuid.uuid4().hex[:8]}"
+        try:
+            files = [self._copy(name, path, file, incoming) for name, path in roots.items() for file in _files(path)]
+            if not files:
+                raise CacheError(
+                    f"nothing to capture in {', '.join(map(str, roots.values()))}: has the engine compiled?"
+                )
+            document = {"schema": "tonnage.compile_cache/1", "version": 1, "key": key.document(), "files": files}
+            write_durably(incoming / MANIFEST, orjson.dumps(document))
+            self._publish(incoming, self._root / key.digest)
+        except OSError as error:
+            raise cache_error(error, incoming) from error
+        finally:
+            shutil.rmtree(incoming, ignore_errors=True)
+        return sum(int(file["size"]) for file in files)
+
+    def restore(self, key: CompileKey, roots: Mapping[str, Path]) -> Restored:
+        """Put an entry's files where the engine looks for them; what is there already stays. Raises `CacheError`."""
+        entry = self._root / key.digest
+        document = _document(entry)
+        if document is None or document["key"] != key.document():
+            return Restored(False, 0, 0, "no entry")
+        wanted = [file for file in document["files"] if file["root"] in roots]
+        for file in wanted:
+            if not _holds(entry / file["root"] / file["name"], file):
+                log.warning("damaged entry", extra={"key": key.digest, "file": file["name"]})
+                self.drop(key)
+                return Restored(False, 0, 0, f"damaged: {file['name']}")
+        try:
+            placed = [file for file in wanted if _place(entry / file["root"], roots[file["root"]], file)]
+        except OSError as error:
+            raise cache_error(error, entry) from error
+        return Restored(True, len(placed), sum(int(file["size"]) for file in placed), "restored")
+
+    def drop(self, key: CompileKey) -> None:
+        """Remove an entry; nothing happens without one."""
+        hidden = self._root / f".{uuid.uuid4().hex}"
+        try:
+            os.rename(self._root / key.digest, hidden)
+        except FileNotFoundError:
+            return
+        shutil.rmtree(hidden, ignore_errors=True)
+
+    def _copy(self, name: str, root: Path, file: Path, incoming: Path) -> dict[str, Any]:
+        relative = safe_name(file.relative_to(root).as_posix())
+        destination = incoming / safe_name(name) / relative
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, destination)
+        with destination.open("rb") as copied:
+            os.fsync(copied.fileno())
+        found = destination.stat()
+        mode = stat.S_IMODE(file.stat().st_mode) & 0o755
+        return {"root": name, "name": relative, "size": found.st_size, "mode": mode, "sha256": _sha256(destination)}
+
+    def _publish(self, incoming: Path, entry: Path) -> None:
+        hidden = self._root / f".{uuid.uuid4().hex}"
+        if entry.exists():
+            os.rename(entry, hidden)
+        os.rename(incoming, entry)
+        fsync_directory(self._root)
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """Regular files below `root`, without links, locks and temporary files; bounded."""
+    count = size = 0
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(folder) / name
+            if path.is_symlink() or not path.is_file() or name.endswith((".lock", ".tmp")) or ".tmp." in name:
+                continue
+            count, size = count + 1, size + path.stat().st_size
+            if count > MAX_FILES or size > MAX_BYTES:
+                raise CacheError(f"{root}: over {MAX_FILES} files or {MAX_BYTES >> 30} GiB: is this a compile cache?")
+            yield path
+
+
+def _document(entry: Path) -> dict[str, Any] | None:
+    try:
+        document = orjson.loads((entry / MANIFEST).read_bytes())
+        if document["schema"] != "tonnage.compile_cache/1":
+            return None
+        for file in document["files"]:
+            safe_name(file["root"])
+            safe_name(file["name"])
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError, UnsafeNameError):
+        return None
+    return dict(document)
+
+
+def _holds(path: Path, file: Mapping[str, Any]) -> bool:
+    try:
+        return bool(path.stat().st_size == file["size"] and _sha256(path) == file["sha256"])
+    except OSError:
+        return False
+
+
+def _place(source: Path, target: Path, file: Mapping[str, Any]) -> bool:
+    destination = target / file["name"]
+    if destination.exists():
+        return False
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    temporary = destination.with_name(f".{uuid.uuid4().hex}.tmp")
+    shutil.copyfile(source / file["name"], temporary)
+    temporary.chmod(int(file["mode"]))
+    os.rename(temporary, destination)
+    return True
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
