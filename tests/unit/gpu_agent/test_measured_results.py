@@ -115,7 +115,11 @@ def test_a_second_process_stopped_the_suite_within_two_seconds() -> None:
         assert document[pids]["stopped_after_first_cuda_call_s"] < 2.0
 
 
-def test_collectives_over_two_gpus_were_right() -> None:
-    probes = result("two-gpus")["gpus"][0]["probes"]
-    assert {p["name"] for p in probes} >= {"allreduce", "allgather", "reducescatter", "alltoall", "p2p_copy"}
+def test_collectives_and_the_tensor_parallel_step_over_two_gpus_were_right() -> None:
+    document = json.loads((ROOT / "results" / "2026-11-29-h200-two-gpus.json").read_text())
+    probes = document["gpus"][1]["probes"]
+    names = {"allreduce", "allgather", "reducescatter", "alltoall", "sendrecv", "allreduce_one_shot", "p2p_copy"}
+    assert {p["name"] for p in probes} == {*names, "p2p_sweep", "tensor_parallel_step"}
     assert {p["status"] for p in probes} == {"ok"}
+    sizes = {p["params"]["bytes"] for p in probes if p["name"] == "allreduce"}
+    assert {1024, 512 << 10, 1 << 30} <= sizes
