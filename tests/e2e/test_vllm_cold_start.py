@@ -55,7 +55,9 @@ def plugin_path(folder: Path) -> str:
     points = project["entry-points"]["vllm.general_plugins"]
     lines = [f"{name} = {value}" for name, value in points.items()]
     (info / "entry_points.txt").write_text("[vllm.general_plugins]\n" + "\n".join(lines) + "\n")
-    (folder / "crc32c").symlink_to(Path(crc32c.__file__).parent)
+    package = Path(crc32c.__file__).parent
+    for part in (package, *package.parent.glob("crc32c-*.dist-info")):
+        (folder / part.name).symlink_to(part)
     return os.pathsep.join([str(folder), *(str(ROOT / one) for one in ("libs/core", "services/coldstart"))])
 
 

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 import tonnage_coldstart
 from tonnage_coldstart.errors import ContentMismatchError, SourceError
 from tonnage_coldstart.loader.loading import LoadOptions
+from tonnage_coldstart.loader.residency import resident
 from tonnage_coldstart.loader.ring import release_rings
 from tonnage_coldstart.manifest import dump_manifest, parse_manifest
 from tonnage_coldstart.staging import Staged
@@ -84,6 +85,24 @@ def test_past_the_page_cache_the_bytes_are_the_same(model: Path, ring: bool) -> 
     expected = reference(model)
     assert all(same(loaded[name], expected[name]) for name in expected)
     release_rings()
+
+
+@pytest.mark.parametrize("ring", [True, False])
+def test_what_the_page_cache_does_not_hold_is_read_past_it_and_is_the_same(model: Path, ring: bool) -> None:
+    seal(model)
+    expected = reference(model)
+    for path in model.glob("*.safetensors"):
+        with path.open("r+b") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    loaded = tonnage_coldstart.load(model, "cpu", LoadOptions(ring=ring))
+    assert loaded.report["verified"] is True
+    assert all(same(loaded[name], expected[name]) for name in expected)
+    release_rings()
+
+
+def test_a_file_that_cannot_be_asked_counts_as_resident() -> None:
+    assert resident(-1, 0, 4096)
 
 
 def test_without_a_sealed_manifest_nothing_is_called_verified(model: Path) -> None:
