@@ -16,7 +16,7 @@ import threading
 import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,8 @@ def engine(model: Path, log: Path, *options: str, path: str = "") -> Iterator[ht
         yield client
     finally:
         client.close()
-        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):  # it ended by itself: what it said is in its log
+            os.killpg(process.pid, signal.SIGTERM)
         try:
             process.wait(60)
         except subprocess.TimeoutExpired:
