@@ -98,11 +98,33 @@ def _with_quantization(directory: Path) -> Mapping[str, Any]:
 
 
 def load_gpu(reference: str) -> GpuSpec:
-    """A GPU by name or alias, or by the path of a GpuProfile document."""
-    path = Path(reference) if reference and "\0" not in reference and len(reference) < 4096 else None
+    """A GPU by name or alias, or by the path of a GpuProfile or of a report of `tonnage probe`.
+
+    A report over several GPUs needs `PATH#INDEX`.
+    """
+    name, _, index = reference.partition("#")
+    path = Path(name) if name and "\0" not in name and len(name) < 4096 else None
     if path is not None and path.suffix == ".json" and path.is_file():
-        document = read_json(path)
-        if not isinstance(document, Mapping):
-            raise UnusableReferenceError(f"{path} holds no JSON object; give a GpuProfile as `tonnage probe` writes it")
-        return gpu_from_profile(document)
+        return gpu_from_profile(_profile_of(_document(path), path, index))
     return find_gpu(reference)
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    document = read_json(path)
+    if not isinstance(document, Mapping):
+        raise UnusableReferenceError(f"{path} holds no JSON object; give a GpuProfile as `tonnage probe` writes it")
+    return document
+
+
+def _profile_of(document: Mapping[str, Any], path: Path, index: str) -> Mapping[str, Any]:
+    """The one profile of a probe report that `index` names, or the document itself."""
+    gpus = document.get("gpus")
+    if not isinstance(gpus, list):
+        return document
+    if not index and len(gpus) != 1:
+        raise UnusableReferenceError(f"{path} reports on {len(gpus)} GPUs; name one, such as {path}#0")
+    number = index or "0"
+    if not number.isdecimal() or int(number) >= len(gpus) or not isinstance(gpus[int(number)], Mapping):
+        raise UnusableReferenceError(f"{path} has no GPU {number[:20]!r}; it reports on {len(gpus)}, counted from 0")
+    found: Mapping[str, Any] = gpus[int(number)]
+    return found

@@ -6,6 +6,7 @@ from typing import Any
 
 from tonnage_core.errors import BadInputError
 from tonnage_core.hardware.catalogue import find_gpu
+from tonnage_core.hardware.collectives import all_reduce_curves
 from tonnage_core.hardware.spec import GpuSpec, UnknownGpuError
 from tonnage_core.units import GIB
 
@@ -40,6 +41,7 @@ def gpu_from_profile(document: Mapping[str, Any]) -> GpuSpec:
     size = _positive(document, "memory_bytes")
     if size is not None:
         measured["memory_gib"] = size / GIB
+    measured["all_reduces"] = all_reduce_curves(document)
     return replace(base, source=f"measured {document.get('measured_at', 'at an unknown time')}", **measured)
 
 

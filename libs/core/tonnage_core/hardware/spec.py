@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tonnage_core.errors import BadInputError
+from tonnage_core.hardware.collectives import AllReduceCurve
 from tonnage_core.units import GIB
 
 
@@ -31,6 +32,8 @@ class GpuSpec:
     pcie_gbps: float | None = None
     tdp_w: float | None = None
     source: str = ""
+    all_reduces: tuple[AllReduceCurve, ...] = ()
+    """Measured over 2 and more such GPUs of one node, where a GpuProfile has them; one a number of ranks."""
 
     @property
     def memory_bytes(self) -> float:

@@ -6,19 +6,17 @@ decode step = host + sum over layers [ small kernels + max(weights / bandwidth, 
 inference guide.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tonnage_core.engine.batch import Batch
 from tonnage_core.engine.efficiency import measured_shares
 from tonnage_core.hardware import GpuSpec
+from tonnage_core.hardware.collectives import AllReduceCurve
 from tonnage_core.hardware.peak import peak_tflops
 from tonnage_core.models import ModelShape
 from tonnage_core.moe import all_to_all_bytes, expert_coverage, imbalance
 from tonnage_core.parallelism import Layout
 from tonnage_core.prediction.coefficients import PREFILL_FIRST, Coefficients, coefficients_for, engine_key
-from tonnage_core.prediction.collectives import AllReduceCurve, all_reduce_curve
 from tonnage_core.prediction.operators import AttentionWork, ExpertProducts, Operators, Products, operators_of
 from tonnage_core.quantization.formats import PRECISIONS, WeightFormat
 from tonnage_core.quantization.plan import QuantizationPlan, Rule
@@ -271,16 +269,15 @@ def step_model(
     precision: str = "auto",
     max_num_batched_tokens: int = 8192,
     coefficients: Coefficients | None = None,
-    profile: Mapping[str, Any] | None = None,
 ) -> StepModel:
     """The step times of a model on a replica of `layout.gpus` cards, with the coefficients fitted for the engine.
 
     `precision`: auto (what the checkpoint says) or a weight format for a plain one. `gpu` may be a catalogue entry or
-    come from a GpuProfile, whose measured ceilings then count; `profile` is its document, for the all-reduces it has.
+    come from a GpuProfile, whose measured ceilings and all-reduces then count.
     """
     placed = layout or Layout()
     counts = operators_of(in_precision(shape, precision), placed, kv_dtype)
     rates = coefficients or coefficients_for(engine, gpu)
-    curve = all_reduce_curve(profile, placed.tp) if profile is not None else None
+    curve = next((one for one in gpu.all_reduces if one.ranks == placed.tp), None)
     prefill_first = engine_key(engine) in PREFILL_FIRST
     return StepModel(counts, gpu, rates, max_num_batched_tokens, prefill_first, curve)

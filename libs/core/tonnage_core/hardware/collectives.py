@@ -38,27 +38,29 @@ class AllReduceCurve:
         return t1 + max(0.0, (t1 - t0) / (b1 - b0)) * (size - b1)
 
 
-def all_reduce_curve(
-    document: Mapping[str, Any], ranks: int, kinds: Sequence[str] = (LIBRARY, ONE_SHOT)
-) -> AllReduceCurve | None:
-    """The profile's curve over `ranks` GPUs, the fastest of `kinds` at each size; None when it was not measured.
+def all_reduce_curves(
+    document: Mapping[str, Any], kinds: Sequence[str] = (LIBRARY, ONE_SHOT)
+) -> tuple[AllReduceCurve, ...]:
+    """The profile's curves by number of ranks, the fastest of `kinds` at each size; empty when it measured none.
 
     Raises `BadInputError` for points that cannot be read.
     """
     curves = document.get("curves")
-    best: dict[float, float] = {}
+    best: dict[int, dict[float, float]] = {}
     for kind in kinds:
         found = curves.get(kind, ()) if isinstance(curves, Mapping) else ()
         for point in found if isinstance(found, Sequence) else ():
-            size, seconds = _read(point, kind)
-            if point.get("ranks") == ranks and point.get("mode", "graph") == "graph":
-                best[size] = min(seconds, best.get(size, math.inf))
-    return AllReduceCurve(ranks, tuple(sorted(best.items()))) if len(best) > 1 else None
+            ranks, size, seconds = _read(point, kind)
+            if point.get("mode", "graph") == "graph":
+                of = best.setdefault(ranks, {})
+                of[size] = min(seconds, of.get(size, math.inf))
+    return tuple(AllReduceCurve(n, tuple(sorted(of.items()))) for n, of in sorted(best.items()) if len(of) > 1)
 
 
-def _read(point: Any, kind: str) -> tuple[float, float]:
-    values = [point.get(name) if isinstance(point, Mapping) else None for name in ("bytes", "us")]
+def _read(point: Any, kind: str) -> tuple[int, float, float]:
+    values = [point.get(name) if isinstance(point, Mapping) else None for name in ("ranks", "bytes", "us")]
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e15:
             raise BadInputError(f"a point of the GpuProfile's {kind} curve has {str(value)[:40]!r}; probe again")
-    return float(values[0] or 0), float(values[1] or 0) / 1e6
+    ranks, size, us = (float(value or 0) for value in values)
+    return int(ranks), size, us / 1e6
