@@ -15,9 +15,13 @@ from tonnage_core.parallelism import Layout
 from tonnage_core.prediction import Prediction, PredictRequest, predict
 from tonnage_core.prediction.calibrate import calibrate, predict_calibrated
 from tonnage_core.prediction.coefficients import engine_key
+from tonnage_core.prediction.profile_fit import check_profile, measured_steps, profile_model
+from tonnage_core.prediction.step_model import step_model
 from tonnage_core.prediction.truth import points_of
-from tonnage_runtime.catalogue import load_gpu, load_model
+from tonnage_runtime.catalogue import load_gpu, load_model, load_profile
 
+PROBED = "meta-llama/Llama-3.1-8B"
+"""The model that the agent's decode-step and prefill-chunk probes have the shape of."""
 _TIMES = (("ttft_ms", "TTFT ms"), ("tpot_ms", "TPOT ms"), ("output_tok_s", "output tokens/s"))
 
 
@@ -70,11 +74,41 @@ def command(
         **flags,
     )
     found = predict(request) if points_file is None else _calibrated(request, model, points_file)
+    card = _card(gpu, found)
     if as_json:
-        print_json(found.document(version("tonnage")))
+        print_json(found.document(version("tonnage")) | ({"card": card} if card else {}))
     else:
         _print(found)
+        if card:
+            _print_card(card)
     return 1 if found.slots.fits is False else 0
+
+
+def _card(gpu: str, found: Prediction) -> dict[str, Any] | None:
+    """What a GpuProfile's own steps say: the decode step's kernels alone, without an engine's host code, and how well
+    half of the measured steps predict the rest. None where the profile measured no steps."""
+    profile = load_profile(gpu)
+    if profile is None or not measured_steps(profile):
+        return None
+    probed = load_model(PROBED)
+    request, state = found.request, found.state
+    model = step_model(
+        request.shape,
+        request.gpu,
+        layout=request.layout,
+        kv_dtype=request.kv_dtype,
+        precision=request.precision,
+        coefficients=profile_model(profile, probed).coefficients,
+    )
+    seconds = model.decode_step_s(state.decoding, request.isl + request.osl / 2)
+    return {"kernels_decode_step_ms": round(seconds * 1e3, 4), "held_out": check_profile(profile, probed).document()}
+
+
+def _print_card(card: dict[str, Any]) -> None:
+    click.echo(f"this card's kernels alone: {card['kernels_decode_step_ms']:.4g} ms a decode step")
+    for kind, errors in card["held_out"].items():
+        text = f"{kind} steps the agent measured: half predict the rest within {errors['median_pct']:.2g} % (median)"
+        click.echo(f"{text}, {errors['max_pct']:.2g} % at most, {errors['n']} steps")
 
 
 def _calibrated(request: PredictRequest, model: str, file: Path) -> Prediction:

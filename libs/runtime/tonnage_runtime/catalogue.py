@@ -102,11 +102,17 @@ def load_gpu(reference: str) -> GpuSpec:
 
     A report over several GPUs needs `PATH#INDEX`.
     """
+    document = load_profile(reference)
+    return find_gpu(reference) if document is None else gpu_from_profile(document)
+
+
+def load_profile(reference: str) -> Mapping[str, Any] | None:
+    """The GpuProfile that a `--gpu` reference is the path of; None for a name of the catalogue."""
     name, _, index = reference.partition("#")
     path = Path(name) if name and "\0" not in name and len(name) < 4096 else None
-    if path is not None and path.suffix == ".json" and path.is_file():
-        return gpu_from_profile(_profile_of(_document(path), path, index))
-    return find_gpu(reference)
+    if path is None or path.suffix != ".json" or not path.is_file():
+        return None
+    return _profile_of(_document(path), path, index)
 
 
 def _document(path: Path) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tonnage_core.errors import BadInputError
-from tonnage_core.prediction.profile_fit import MeasuredStep, measured_steps, profile_model
+from tonnage_core.prediction.profile_fit import MeasuredStep, check_profile, measured_steps, profile_model
 from tonnage_runtime.catalogue import load_model
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
@@ -57,3 +57,9 @@ def test_a_profile_without_usable_steps_is_refused(curves: Any) -> None:
     document = {"name": "H200-SXM-141GB", "curves": curves}
     with pytest.raises(BadInputError, match="tonnage probe"):
         profile_model(document, load_model("meta-llama/Llama-3.1-8B"))
+
+
+def test_the_check_of_a_profile_covers_every_step_once() -> None:
+    checked = check_profile(profile(RUNS[0]), load_model("meta-llama/Llama-3.1-8B")).document()
+    assert checked["decode"]["n"] == 36 and checked["prefill"]["n"] == 9
+    assert checked["decode"]["median_pct"] <= 8 and checked["prefill"]["max_pct"] <= 10

@@ -7,6 +7,7 @@ CUDA graph. Fitting the model's physical shares to them says how this card's ker
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
+from statistics import median
 from typing import Any
 
 from tonnage_core.errors import BadInputError
@@ -85,6 +86,34 @@ def profile_model(
         moves = _round(model, used, factors)
         factors = [value + max(-0.7, min(0.7, move)) for value, move in zip(factors, moves, strict=True)]
     return replace(model, coefficients=_moved(bare, factors))
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileCheck:
+    """How well half of a profile's steps predict the other half, both ways: absolute errors in percent."""
+
+    decode: tuple[float, ...]
+    prefill: tuple[float, ...]
+
+    def document(self) -> dict[str, dict[str, float]]:
+        """`n`, `median_pct` and `max_pct` of each kind of step that was measured."""
+        kinds = {"decode": self.decode, "prefill": self.prefill}
+        return {
+            name: {"n": len(errors), "median_pct": round(median(errors), 3), "max_pct": round(max(errors), 3)}
+            for name, errors in kinds.items()
+            if errors
+        }
+
+
+def check_profile(document: Mapping[str, Any], shape: ModelShape) -> ProfileCheck:
+    """Fit to every other step and predict the rest. Raises `BadInputError` when the profile has too few steps."""
+    steps = measured_steps(document)
+    errors: dict[bool, list[float]] = {True: [], False: []}
+    for half in (0, 1):
+        model = profile_model(document, shape, steps[half::2])
+        for step in steps[1 - half :: 2]:
+            errors[step.rows > 0].append(100 * abs(step.predicted(model) / step.seconds - 1))
+    return ProfileCheck(tuple(errors[True]), tuple(errors[False]))
 
 
 def _moved(rates: Coefficients, factors: Sequence[float]) -> Coefficients:
