@@ -45,6 +45,8 @@ class EndpointSettings(Settings):
     """For the router: ranks behind the URL."""
     data_parallel_rank: int | None = None
     """For the router: the one rank the line stands for."""
+    uid: str | None = None
+    """For the router: which pod answers at the address."""
     api_key: str | None = Field(default=None, repr=False)
     """For the router: bearer token of the engine's API; metrics need none."""
 
