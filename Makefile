@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --disable-pip-version-check -q -c constraints.txt
 TRACE ?= samples/mooncake_sample.jsonl
+FUZZ_S ?= 300
 UP_ARGS ?= --replay $(TRACE) --limit 200 --speed 10
 
-.PHONY: help up test lint bench e2e-vllm constraints clean
+.PHONY: help up test lint bench e2e-vllm fuzz constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -29,9 +30,17 @@ bench: $(VENV)/.dev ## short versions of the benchmarks; see benchmarks/README.m
 e2e-vllm: $(VENV)/.dev ## the product before real engines: make e2e-vllm ENGINES="http://127.0.0.1:8101 http://127.0.0.1:8102"
 	TONNAGE_E2E_ENGINES="$(ENGINES)" $(BIN)/python -m pytest -m e2e tests/e2e -s $(PYTEST_ARGS)
 
+fuzz: $(VENV)/.dev ## coverage-guided fuzzing of the router, FUZZ_S seconds a target
+	$(PIP) -e '.[fuzz]'
+	mkdir -p .tonnage/fuzz
+	for target in http sse index queue; do \
+	    mkdir -p .tonnage/fuzz/$$target && (cd .tonnage/fuzz/$$target && \
+	    $(CURDIR)/$(BIN)/python $(CURDIR)/tests/fuzz.py $$target -max_total_time=$(FUZZ_S) -max_len=4096 .) || exit 1; \
+	done
+
 constraints: ## pin anew what a fresh environment with every extra resolves to
 	rm -rf $(VENV)-pins && $(PYTHON) -m venv $(VENV)-pins
-	$(VENV)-pins/bin/pip install --disable-pip-version-check -q -e '.[local,kube,dev,torch]'
+	$(VENV)-pins/bin/pip install --disable-pip-version-check -q -e '.[local,kube,dev,torch,fuzz]'
 	$(VENV)-pins/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' > constraints.txt
 	rm -rf $(VENV)-pins
 
