@@ -22,6 +22,8 @@ from tonnage_core.gpu_health.measurement import Measurement, PointStatus
 PUBLISH_S = 0.05
 SETTLE_S = 0.6
 """Stillness after the first word, in which the guard learns what the driver holds for this process."""
+RELEASE_S = 2.0
+"""What the driver may take to give back the memory of a node's ended ranks; 0.6 s was once too short on two H200s."""
 
 
 class Channel:
@@ -66,7 +68,7 @@ class Phase:
         try:
             yield
         finally:
-            time.sleep(SETTLE_S)
+            time.sleep(RELEASE_S)
             self.helpers = False
 
 
