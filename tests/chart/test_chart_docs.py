@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from tonnage_coldstart.metrics import ColdstartMetrics
 from tonnage_core.autoscaling.engine_metrics import WANTED
 from tonnage_gpu_agent.metrics import AgentMetrics
+from tonnage_operator.metrics import OperatorMetrics
 from tonnage_planner.metrics import PlannerMetrics
 from tonnage_router.metrics import RouterMetrics
 
@@ -91,6 +92,7 @@ def exposed() -> set[str]:
     AgentMetrics(registry)
     RouterMetrics(registry)
     ColdstartMetrics(registry)
+    OperatorMetrics(registry)
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",)}
     names = {f.name + suffix for f in registry.collect() for suffix in suffixes.get(f.type, ("",))}
     return names | WANTED

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from tonnage_coldstart.settings import ColdstartSettings
 from tonnage_gpu_agent.settings import AgentSettings
+from tonnage_operator.settings import OperatorSettings
 from tonnage_planner.settings import PlannerSettings
 from tonnage_router.settings import RouterSettings
 from tonnage_runtime.settings import load_settings
@@ -21,12 +22,13 @@ from tonnage_runtime.settings import load_settings
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tonnage"
 SHAPES = ("default", "minimal", "full")
 NOT_IN_KUBERNETES = {"ServiceMonitor"}
-PARTS = ("router", "planner", "agent", "coldstart", "redis")
+PARTS = ("router", "planner", "agent", "coldstart", "operator", "redis")
 SETTINGS: dict[str, type[Any]] = {
     "router": RouterSettings,
     "planner": PlannerSettings,
     "agent": AgentSettings,
     "coldstart": ColdstartSettings,
+    "operator": OperatorSettings,
 }
 OF_THE_RUNTIMES = {
     "NVIDIA_VISIBLE_DEVICES",
@@ -34,7 +36,7 @@ OF_THE_RUNTIMES = {
     "TRITON_CACHE_DIR",
     "TORCHINDUCTOR_CACHE_DIR",
 }
-CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "PriorityClass"}
 Object = dict[str, Any]
 
 

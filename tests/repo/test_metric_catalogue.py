@@ -13,6 +13,7 @@ DECLARED_IN = {
     "router": ("tonnage_router.metrics", "RouterMetrics"),
     "planner": ("tonnage_planner.metrics", "PlannerMetrics"),
     "coldstart": ("tonnage_coldstart.metrics", "ColdstartMetrics"),
+    "operator": ("tonnage_operator.metrics", "OperatorMetrics"),
     "gpu": ("tonnage_gpu_agent.metrics", "AgentMetrics"),
 }
 ROW = re.compile(r"^\|\s*`(tonnage_[a-z0-9_]+)`\s*\|\s*(counter|gauge|histogram|summary|info)\s*\|", re.M)

@@ -4,6 +4,7 @@ stand-ins for engines, cold-start services and the planner."""
 import asyncio
 import itertools
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from kmock import KubernetesEmulator, ResourceInfo, Server, resource
 from kubernetes.client import Configuration
 from prometheus_client import CollectorRegistry
 
-from tonnage_operator import kinds
+from tonnage_operator import kinds, times
 from tonnage_operator.actions import EngineCall, PinCall, StageCall
 from tonnage_operator.adapters.http import CallError
 from tonnage_operator.app import Operator, Ports
@@ -150,7 +151,7 @@ class ApiServer(Emulator):  # type: ignore[misc]
         scope = None if kind.plural in CLUSTER_SCOPED else namespace
         key = (ref(kind), scope, name)
         if self.objects[key].raw["metadata"].get("finalizers"):
-            stamp = {"metadata": {"deletionTimestamp": "2026-11-29T12:00:00Z"}}
+            stamp = {"metadata": {"deletionTimestamp": times.stamp(time.time())}}
             await self._write(key, lambda old: merge(old, stamp), kind.kind)
         else:
             await self._drop(key)
@@ -365,7 +366,7 @@ class Fleet:
             await operator.stop()
         self.running.clear()
 
-    async def until(self, seen: Callable[[], Any], seconds: float = 20.0) -> Any:
+    async def until(self, seen: Callable[[], Any], seconds: float = 90.0) -> Any:
         """The first true value of `seen`."""
         try:
             async with asyncio.timeout(seconds):
@@ -383,49 +384,3 @@ async def fleet() -> AsyncIterator[Fleet]:
         made = Fleet(server, str(server.url))
         yield made
         await made.stop()
-
-
-def model_server(name: str = "llama-8b", namespace: str = "serving", **spec: Any) -> Body:
-    """A ModelServer as in the contract, without a scaling object."""
-    base: Body = {
-        "model": {"name": "llama-8b", "uri": "s3://models/llama-3.1-8b", "revision": "9f1c"},
-        "engine": {"kind": "vllm", "version": "0.32.0", "args": {"max-model-len": 16384}, "loraSlots": 4},
-        "gpu": {"class": "H100-SXM-80GB", "count": 1},
-        "slo": {"ttftMs": {"p99": 1500}, "tpotMs": {"p99": 50}},
-        "scaling": {"min": 1, "max": 16, "warm": 0, "toZero": False, "mode": "manual"},
-        "drain": {"timeoutSeconds": 300},
-    }
-    return {
-        "apiVersion": "tonnage.dev/v1alpha1",
-        "kind": "ModelServer",
-        "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}", "generation": 1},
-        "spec": merge(base, spec),
-    }
-
-
-@pytest.fixture
-def a_model_server() -> Callable[..., Body]:
-    return model_server
-
-
-def engine_pod(name: str, server: str = "llama-8b", part: str = "serving", **more: Any) -> Body:
-    """A ready pod of a ModelServer."""
-    labels = {kinds.SERVER_LABEL: server, kinds.PART_LABEL: part, kinds.MANAGED_LABEL: kinds.MANAGED}
-    if part == "serving":
-        labels[kinds.MODEL] = server
-    base: Body = {
-        "metadata": {"name": name, "namespace": "serving", "uid": f"uid-{name}", "labels": labels},
-        "spec": {"nodeName": "n1"},
-        "status": {
-            "phase": "Running",
-            "podIP": f"10.0.0.{sum(name.encode()) % 250 + 1}",
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
-    found: Body = merge(base, more)
-    return found
-
-
-@pytest.fixture
-def a_pod() -> Callable[..., Body]:
-    return engine_pod

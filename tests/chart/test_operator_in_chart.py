@@ -1,0 +1,141 @@
+"""The operator in the chart: definitions take what is asked for and what the operator writes; rights are its calls."""
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from helm_python.chart import Chart
+
+from tonnage_operator import kinds
+from tonnage_operator.actions import Action, SetStatus
+from tonnage_operator.lora_adapter import reconcile as lora
+from tonnage_operator.model_cache import reconcile as cache
+from tonnage_operator.model_server import reconcile as server
+
+CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tonnage"
+Object = dict[str, Any]
+SERVER = {
+    "model": {"name": "llama-8b", "uri": "s3://models/llama-3.1-8b", "revision": "9f1c"},
+    "engine": {"kind": "vllm", "version": "0.32.0", "args": {"max-model-len": 16384}, "loraSlots": 4},
+    "gpu": {"class": "H100-SXM-80GB", "count": 1},
+    "slo": {"ttftMs": {"p99": 1500}, "tpotMs": {"p99": 50}},
+    "scaling": {"min": 1, "max": 16, "warm": 1, "toZero": False, "mode": "keda"},
+    "drain": {"timeoutSeconds": 300},
+}
+ADAPTER = {"model": "llama-8b", "uri": "s3://a", "revision": "r", "replicas": 2, "tenants": ["a"]}
+CACHE = {"uri": "s3://m", "nodeSelector": {"pool": "gpu"}, "prePullImages": ["x:1"], "pin": True}
+
+
+def render(**operator: Any) -> dict[str, Object]:
+    with Chart.load(CHART) as chart:
+        made = chart.render({"operator": {"enabled": True, **operator}}, name="demo", namespace="fleet")
+    documents = [d for path, text in made.items() if path.endswith(".yaml") for d in yaml.safe_load_all(text) if d]
+    return {f"{d['kind']} {d['metadata']['name']}": d for d in documents}
+
+
+def closed(schema: Any) -> Any:
+    """The schema as server-side apply sees it: what is not declared is refused."""
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: closed(value) for key, value in schema.items()}
+    if "properties" in schema:
+        made["properties"] = {key: closed(value) for key, value in schema["properties"].items()}
+        made["additionalProperties"] = False
+    return made
+
+
+def schema(plural: str, part: str) -> Object:
+    (version,) = render()[f"CustomResourceDefinition {plural}.tonnage.dev"]["spec"]["versions"]
+    found: Object = closed(version["schema"]["openAPIV3Schema"]["properties"][part])
+    return found
+
+
+def item(spec: Object) -> Object:
+    return {"metadata": {"name": "x", "namespace": "serving", "uid": "u", "generation": 2}, "spec": spec}
+
+
+def status(actions: tuple[Action, ...]) -> Object:
+    (found,) = [a for a in actions if isinstance(a, SetStatus)]
+    return dict(found.status)
+
+
+def statuses() -> dict[str, list[Object]]:
+    made = server.Seen(item(SERVER), "2026-11-29T12:00:00Z")
+    bad = server.Seen(item({**SERVER, "engine": {}}), "2026-11-29T12:00:00Z")
+    return {
+        "modelservers": [status(server.reconcile(one).actions) for one in (made, bad)],
+        "loraadapters": [status(lora.reconcile(lora.Seen(item(spec), 0.0)).actions) for spec in (ADAPTER, {})],
+        "modelcaches": [status(cache.reconcile(cache.Seen(item(spec), 0.0)).actions) for spec in (CACHE, {})],
+    }
+
+
+@pytest.mark.parametrize(
+    ("plural", "spec"), [("modelservers", SERVER), ("loraadapters", ADAPTER), ("modelcaches", CACHE)]
+)
+def test_each_definition_takes_its_specification_and_every_status_of_the_operator(plural: str, spec: Object) -> None:
+    jsonschema.validate(spec, schema(plural, "spec"))
+    for one in statuses()[plural]:
+        jsonschema.validate(one, schema(plural, "status"))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**spec, "unknownField": 1}, schema(plural, "spec"))
+
+
+def test_definitions_stay_and_the_model_server_scales() -> None:
+    made = render()
+    for kind in (kinds.MODEL_SERVERS, kinds.LORA_ADAPTERS, kinds.MODEL_CACHES):
+        crd = made[f"CustomResourceDefinition {kind.plural}.{kind.group}"]
+        (version,) = crd["spec"]["versions"]
+        assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+        assert (crd["spec"]["names"]["kind"], version["name"]) == (kind.kind, kind.version)
+        assert version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["conditions"][
+            "x-kubernetes-list-map-keys"
+        ] == ["type"]
+    (version,) = made["CustomResourceDefinition modelservers.tonnage.dev"]["spec"]["versions"]
+    assert version["subresources"]["scale"] == {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+
+
+def test_rights_are_those_of_the_kinds_that_are_written() -> None:
+    def rights(**operator: Any) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for rule in render(**operator)["ClusterRole fleet-demo-tonnage-operator"]["rules"]:
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    found.setdefault(f"{group}/{resource}", set()).update(rule["verbs"])
+        return found
+
+    made = rights()
+    whole = {"get", "list", "watch", "create", "patch", "delete"}
+    for kind in (
+        kinds.DEPLOYMENTS,
+        kinds.SERVICES,
+        kinds.BUDGETS,
+        kinds.POLICIES,
+        kinds.AUTOSCALERS,
+        kinds.DAEMON_SETS,
+    ):
+        assert made[f"{kind.group}/{kind.plural}"] == whole
+    assert made["/pods"] == {"list", "watch", "patch"}
+    assert made["tonnage.dev/modelservers"] == {"get", "list", "watch"}
+    assert made["tonnage.dev/loraadapters"] == {"get", "list", "watch", "patch"}
+    assert not any("*" in verbs or "secrets" in name for name, verbs in made.items())
+    assert "keda.sh/scaledobjects" not in made
+    assert "keda.sh/scaledobjects" in rights(scalerAddress="planner:9091")
+
+
+def test_marks_and_finalizers_go_before_the_release_does() -> None:
+    job = render()["Job demo-tonnage-operator-release"]
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["--release"]
+    assert "Job demo-tonnage-operator-release" not in render(releaseOnUninstall=False)
+
+
+def test_without_the_operator_there_is_nothing_of_it() -> None:
+    with Chart.load(CHART) as chart:
+        made = chart.render({}, name="demo", namespace="fleet")
+    assert not [text for path, text in made.items() if "/operator/" in path and text.strip()]

@@ -1,0 +1,91 @@
+"""One of several operators acts: the lease is held, taken over when it is stale, and given back."""
+
+from typing import Any
+
+from tonnage_operator.leader import Leader, LeaseRules
+from tonnage_runtime.clock import ManualClock
+from tonnage_runtime.kube import KubeConflictError, KubeNotFoundError, KubeUnreachableError
+
+
+class Leases:
+    """The one lease of a server."""
+
+    def __init__(self) -> None:
+        self.lease: dict[str, Any] | None = None
+        self.down = False
+        self.version = 0
+
+    def get(self, resource: Any, name: str) -> dict[str, Any]:
+        if self.down:
+            raise KubeUnreachableError("no answer")
+        if self.lease is None:
+            raise KubeNotFoundError("no lease")
+        return self.lease
+
+    def create(self, resource: Any, body: dict[str, Any], *, manager: str) -> dict[str, Any]:
+        if self.lease is not None:
+            raise KubeConflictError("exists")
+        return self.write(body)
+
+    def replace(self, resource: Any, name: str, body: dict[str, Any], *, manager: str) -> dict[str, Any]:
+        assert self.lease is not None
+        if body["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
+            raise KubeConflictError("changed")
+        return self.write(body)
+
+    def write(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.version += 1
+        self.lease = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.version)}}
+        return self.lease
+
+
+def two() -> tuple[Leases, ManualClock, Leader, Leader]:
+    server, clock = Leases(), ManualClock()
+    made = [Leader(server, LeaseRules(identity=name), clock) for name in ("one", "two")]  # type: ignore[arg-type]
+    return server, clock, made[0], made[1]
+
+
+def pass_time(clock: ManualClock, seconds: float, *leaders: Leader) -> None:
+    for _ in range(int(seconds)):
+        clock.advance(1.0)
+        for leader in leaders:
+            leader.step()
+
+
+def test_the_first_leads_and_the_other_waits() -> None:
+    _, clock, one, two_ = two()
+    one.step()
+    pass_time(clock, 60, one, two_)
+    assert one.held()
+    assert not two_.held()
+
+
+def test_a_leader_that_is_gone_is_replaced_and_never_acts_beside_its_successor() -> None:
+    _, clock, one, other = two()
+    one.step()
+    for _ in range(40):
+        clock.advance(1.0)
+        other.step()
+        assert not (one.held() and other.held())
+    assert other.held()
+    one.step()
+    assert not one.held()
+
+
+def test_a_leader_that_cannot_renew_stops_before_another_can_start() -> None:
+    server, clock, one, _ = two()
+    one.step()
+    server.down = True
+    pass_time(clock, 10, one)
+    assert one.held()
+    pass_time(clock, 2, one)
+    assert not one.held()
+
+
+def test_a_lost_race_is_no_lead() -> None:
+    server, clock, one, other = two()
+    one.step()
+    pass_time(clock, 20, other)
+    assert other.held() or server.lease is not None
+    holders = [leader for leader in (one, other) if leader.held()]
+    assert len(holders) <= 1
