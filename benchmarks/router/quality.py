@@ -48,7 +48,7 @@ def main() -> int:
         return _report(arguments, settings)
     if arguments.short:
         settings |= settings["short"]
-        arguments.only = arguments.only or settings["short"]["routers"]
+        arguments.only = arguments.only or settings["short"]["only"]
     settings |= {"time_scale": arguments.time_scale or settings["time_scale"]}
     settings |= {"rates": arguments.rates or settings["rates"], "limit": arguments.limit or settings["limit"]}
     requests = read_trace(arguments.trace).requests
