@@ -1,4 +1,7 @@
-"""The GPU agent's process: telemetry threads, XID sources, the prober, and the HTTP server over them."""
+"""The GPU agent's process: telemetry threads, XID sources, the prober, and the HTTP server over them.
+
+Settings are TONNAGE_AGENT_* in the environment.
+"""
 
 import asyncio
 import logging
@@ -32,6 +35,7 @@ from tonnage_gpu_agent.profile_sync import ProfileSync, SyncTimes
 from tonnage_gpu_agent.settings import AgentSettings
 from tonnage_gpu_agent.telemetry import Telemetry
 from tonnage_gpu_agent.xids import XidEvent, XidLog, by_pci
+from tonnage_runtime.arguments import no_arguments
 from tonnage_runtime.clock import Clock, SystemClock
 from tonnage_runtime.http_app import bind, serve
 from tonnage_runtime.logging import configure_logging
@@ -242,6 +246,7 @@ async def run(environ: Mapping[str, str]) -> None:
 def main() -> int:
     """Entry point; an expected error is one line and exit code 2."""
     try:
+        no_arguments("python -m tonnage_gpu_agent.main", __doc__, sys.argv[1:])
         asyncio.run(run(os.environ))
     except TonnageError as error:
         print(f"tonnage-gpu-agent: {error}", file=sys.stderr)  # noqa: T201 - the one line before logging exists

@@ -22,6 +22,9 @@ from tonnage_runtime.metrics import exposition
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 NotReady = Callable[[], str | None]
 
+MAX_HEAD_BYTES = 65_536
+"""A request line and headers, or a chunk's line, above this are refused with 400 and the connection closed."""
+
 
 def build_base_app(
     title: str,
@@ -107,6 +110,8 @@ async def serve(
     """Serve `app` on `sock` until `stop` (by default SIGTERM or SIGINT); open requests get `drain_timeout_s` to end."""
     config = uvicorn.Config(
         app,
+        http="h11",  # httptools would keep a header of any length in memory
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         log_config=None,
         lifespan="on",
         access_log=False,

@@ -1,6 +1,5 @@
 """`python -m tonnage_sim.main`: one simulated engine, set up by TONNAGE_SIM_* in the environment or by options."""
 
-import argparse
 import asyncio
 import logging
 import os
@@ -11,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import uvloop
 
 from tonnage_core.errors import TonnageError
+from tonnage_runtime.arguments import OneLineParser
 from tonnage_runtime.catalogue import load_gpu, load_model
 from tonnage_runtime.clock import SystemClock
 from tonnage_runtime.http_app import bind
@@ -52,7 +52,7 @@ async def serve(settings: SimSettings) -> None:
 
 def with_options(environ: Mapping[str, str], arguments: Sequence[str]) -> dict[str, str]:
     """`environ` with the command line's options on top: `--time-scale 4` is TONNAGE_SIM_TIME_SCALE=4."""
-    parser = argparse.ArgumentParser(prog="tonnage_sim", description=__doc__, allow_abbrev=False)
+    parser = OneLineParser("python -m tonnage_sim.main", __doc__)
     for name, field in SimSettings.model_fields.items():
         parser.add_argument(
             "--" + name.replace("_", "-"), metavar="VALUE", help=(field.description or "").replace("%", "%%")

@@ -3,13 +3,13 @@
 import logging
 import os
 import sys
-from pathlib import Path
 
 import uvloop
 
 from tonnage_coldstart.app import Ports, build_app
 from tonnage_coldstart.settings import ColdstartSettings
 from tonnage_core.errors import BadInputError, TonnageError
+from tonnage_runtime.arguments import settings_file
 from tonnage_runtime.clock import SystemClock
 from tonnage_runtime.http_app import bind, serve
 from tonnage_runtime.logging import configure_logging
@@ -32,7 +32,7 @@ async def run(settings: ColdstartSettings) -> None:
 def main() -> int:
     """Exit code 0 after a clean stop, 2 for bad settings, 1 when the service could not start."""
     try:
-        file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+        file = settings_file("python -m tonnage_coldstart.main", __doc__, sys.argv[1:])
         settings = load_settings(ColdstartSettings, "coldstart", os.environ, file)
         configure_logging("coldstart", settings.log_level)
         uvloop.run(run(settings))

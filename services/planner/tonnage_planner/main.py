@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-from pathlib import Path
 
 import uvloop
 
@@ -15,6 +14,7 @@ from tonnage_planner.capacity import capacity_of
 from tonnage_planner.hooks.serving import tls_of
 from tonnage_planner.ports import EndpointSource
 from tonnage_planner.settings import PlannerSettings
+from tonnage_runtime.arguments import settings_file
 from tonnage_runtime.clock import SystemClock
 from tonnage_runtime.errors import SettingsError
 from tonnage_runtime.http_app import bind, serve
@@ -60,7 +60,7 @@ async def run(settings: PlannerSettings) -> None:
 def main() -> int:
     """Exit code 0 after a clean stop, 2 with one line when the service could not start."""
     try:
-        file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+        file = settings_file("python -m tonnage_planner.main", __doc__, sys.argv[1:])
         settings = load_settings(PlannerSettings, "planner", os.environ, file)
         configure_logging("planner", settings.log_level)
         logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -1,4 +1,7 @@
-"""`python -m tonnage_router.main`: read the environment once, listen, run."""
+"""`python -m tonnage_router.main`: read the environment once, listen, run.
+
+Settings are TONNAGE_ROUTER_* in the environment; TONNAGE_ROUTER_CONFIG may name a YAML file of them.
+"""
 
 import gc
 import os
@@ -16,6 +19,7 @@ from tonnage_router.metrics import RouterMetrics
 from tonnage_router.service import run
 from tonnage_router.settings import RouterSettings
 from tonnage_router.workers import run_workers
+from tonnage_runtime.arguments import no_arguments
 from tonnage_runtime.http_app import bind
 from tonnage_runtime.logging import configure_logging
 from tonnage_runtime.metrics import new_registry
@@ -39,6 +43,7 @@ def settings_from(environ: Mapping[str, str]) -> RouterSettings:
 def main() -> int:
     """Run the router; exit 2 on bad settings or a taken port, with one line."""
     try:
+        no_arguments("python -m tonnage_router.main", __doc__, sys.argv[1:])
         settings = settings_from(os.environ)
     except TonnageError as error:
         return _complain(error)
