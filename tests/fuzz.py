@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of the router's parsers and tables: python tests/fuzz.py TARGET [libFuzzer options].
 
-Targets and their properties are those of tests/property/test_router_fuzz.py. Needs `pip install atheris`; corpus and
-findings go to the working directory.
+Targets and their properties are those of tests/property/test_router_fuzz.py. Needs `pip install atheris`. A directory
+among the options is the corpus, begun with the target's seeds; findings go to the working directory.
 """
 
 import importlib.util
@@ -23,6 +23,9 @@ def main() -> None:
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     if name not in module.TARGETS:
         sys.exit(f"usage: python tests/fuzz.py {{{','.join(module.TARGETS)}}} [libFuzzer options]")
+    for directory in (Path(part) for part in sys.argv[1:] if not part.startswith("-")):
+        for number, seed in enumerate(module.SEEDS[name]):
+            (directory / f"seed-{number}").write_bytes(seed)
     atheris.Setup(sys.argv, module.TARGETS[name])
     atheris.Fuzz()
 

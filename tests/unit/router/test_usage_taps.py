@@ -58,3 +58,13 @@ def test_an_answer_without_readable_usage_has_none(body: bytes) -> None:
     tap = BodyTap()
     tap.feed(body)
     assert tap.usage() is None
+
+
+@pytest.mark.parametrize("size", [1, 8, 400])
+def test_what_only_looks_like_usage_does_not_hide_what_was_seen(size: int) -> None:
+    good = b'data: {"usage":{"prompt_tokens":4,"completion_tokens":2}}\n\n'
+    tap = StreamTap()
+    stream = good + b': "usage":{}\n\ndata: {"usage":{"prompt\n\ndata: [DONE]\n\n'
+    for at in range(0, len(stream), size):
+        tap.feed(stream[at : at + size])
+    assert tap.usage() == Usage(4, 2)

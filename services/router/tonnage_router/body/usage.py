@@ -23,13 +23,13 @@ class Usage:
 
 
 class StreamTap:
-    """Remembers the last piece of an event stream that names usage."""
+    """Remembers the last usage that a whole line of an event stream gave."""
 
-    __slots__ = ("_carry", "_found")
+    __slots__ = ("_carry", "_last")
 
     def __init__(self) -> None:
         self._carry = b""
-        self._found = b""
+        self._last: Usage | None = None
 
     def feed(self, piece: bytes) -> None:
         """Take the next bytes; lines cut between pieces are joined."""
@@ -38,21 +38,25 @@ class StreamTap:
         if piece.endswith(b"\n"):
             self._carry = b""
             if _MARK in piece and _OBJECT.search(piece):
-                self._found = piece
+                self._last = _last_usage(piece) or self._last
         else:
             cut = piece.rfind(b"\n") + 1
             if cut and _OBJECT.search(piece, 0, cut):
-                self._found = piece[:cut]
+                self._last = _last_usage(piece[:cut]) or self._last
             self._carry = piece[cut:][-_KEPT_BYTES:]
 
     def usage(self) -> Usage | None:
         """The last usage seen, or None."""
-        for line in reversed((self._found + self._carry).split(b"\n")):
-            if _MARK in line and line.startswith(b"data:"):
-                found = _from_document(_loads(line[5:]))
-                if found is not None:
-                    return found
-        return None
+        return _last_usage(self._carry) or self._last
+
+
+def _last_usage(lines: bytes) -> Usage | None:
+    for line in reversed(lines.split(b"\n")):
+        if _MARK in line and line.startswith(b"data:"):
+            found = _from_document(_loads(line[5:]))
+            if found is not None:
+                return found
+    return None
 
 
 class BodyTap:
