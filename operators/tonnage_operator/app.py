@@ -103,7 +103,6 @@ class Operator:
         )
         self.controller = Controller(parts, WorkQueue(ports.clock.monotonic))
         self._watch = KopfWatch(ports.login, self._event)
-        self._watching: asyncio.Task[None] | None = None
 
     def leads(self) -> bool:
         """Whether this process may act."""
@@ -111,7 +110,7 @@ class Operator:
 
     def not_ready(self) -> str | None:
         """Why nothing can be decided; one that waits for the lease is ready to take it."""
-        if self._watching is None or self._watching.done():
+        if not self._watch.alive:
             return "the watch of custom resources has ended: see the log"
         return self.cluster.missing()
 
@@ -130,15 +129,12 @@ class Operator:
             self._leader.start()
         self.cluster.start()
         self.controller.start()
-        self._watching = asyncio.create_task(self._watch.run())
+        self._watch.start()
 
     async def stop(self) -> None:
         """End work in hand, then watches, then give the lease back: the next one starts from what is there."""
         await asyncio.to_thread(self.controller.stop, self._settings.drain_timeout_s)
-        if self._watching is not None:
-            self._watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watching
+        await asyncio.to_thread(self._watch.stop)
         await asyncio.to_thread(self.cluster.stop)
         if self._settings.leader_election:
             await asyncio.to_thread(self._leader.stop)

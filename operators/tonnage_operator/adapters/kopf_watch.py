@@ -7,6 +7,7 @@ finds both.
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,12 +17,13 @@ from kubernetes.client import Configuration
 from tonnage_operator.kinds import CUSTOM
 from tonnage_runtime.kube import Object
 
+JOIN_S = 10.0
 Event = Callable[[str, str, Object], None]
 """(plural, type, object): type is ADDED, MODIFIED, DELETED, or LISTED for what was there."""
 
 
 class KopfWatch:
-    """Watches the custom resources of the whole cluster. `event` is called in the loop's thread."""
+    """Watches the custom resources of the whole cluster. `event` is called in a thread of its own."""
 
     def __init__(self, login: Callable[[], Configuration], event: Event) -> None:
         self._login, self._event = login, event
@@ -32,6 +34,8 @@ class KopfWatch:
         self._settings.watching.server_timeout = 300
         self._settings.watching.client_timeout = 330
         self._register()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
 
     def _register(self) -> None:
         for resource in CUSTOM:
@@ -46,16 +50,30 @@ class KopfWatch:
         async def on_event(type: str | None, body: Mapping[str, Any], **_: Any) -> None:
             self._event(plural, type or "LISTED", plain(body))
 
-    async def run(self) -> None:
-        """Until cancelled; a failure ends it with an error."""
+    def start(self) -> None:
+        """Begin, in a thread with a loop of its own: in the main thread kopf would take the process's signals."""
         logging.getLogger("kopf").setLevel(logging.WARNING)
-        await kopf.operator(
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for it some seconds."""
+        self._stop.set()
+        self._thread.join(JOIN_S)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still watches."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        operator = kopf.operator(
             registry=self._registry,
             settings=self._settings,
             clusterwide=True,
             standalone=True,
-            stop_flag=asyncio.Event(),
+            stop_flag=self._stop,
         )
+        asyncio.run(operator)
 
 
 def plain(value: Any) -> Any:

@@ -133,7 +133,8 @@ class ApiServer(Emulator):  # type: ignore[misc]
     def body(self, kind: Resource, name: str, namespace: str = "serving") -> Body | None:
         """The object as it is; None when it is not there."""
         scope = None if kind.plural in CLUSTER_SCOPED else namespace
-        found = dict(self.objects).get((ref(kind), scope, name))
+        key = (ref(kind), scope, name)
+        found = self.objects[key] if key in self.objects else None  # noqa: SIM401 - it has no `get`
         return None if found is None or found.deleted else found.raw
 
     def names(self, kind: Resource) -> list[str]:
@@ -162,7 +163,7 @@ class ApiServer(Emulator):  # type: ignore[misc]
         await self._buses[key[0]].put({"type": "DELETED", "object": last})
 
     async def _write(self, key: Any, change: Callable[[Body], Body], kind: str) -> Body:
-        there = dict(self.objects).get(key)
+        there = self.objects[key] if key in self.objects else None  # noqa: SIM401 - it has no `get`
         old = None if there is None or there.deleted else there.raw
         made = change(old or {})
         metadata = {**made.get("metadata", {}), "name": key[2]} | ({"namespace": key[1]} if key[1] else {})
@@ -192,9 +193,26 @@ class ApiServer(Emulator):  # type: ignore[misc]
                 script.times -= 1
                 body = {"kind": "Status", "code": script.status, "message": "as scripted"}
                 return aiohttp.web.json_response(body, status=script.status, headers=dict(script.headers))
-        if request.resource is None or request.method.value not in ("PATCH", "PUT", "POST", "DELETE"):
+        if request.resource is None or request.params.get("watch") or not request.resource.plural:
             return await super()._handle(request)
-        return await self._change(request)
+        return self._read(request) if request.method.value == "GET" else await self._change(request)
+
+    def _read(self, request: Any) -> Any:
+        """One object, or a list: looked up here, since the emulator tries every rule and object for each request."""
+        if request.name:
+            key = (request.resource, request.namespace, request.name)
+            found = self.objects[key] if key in self.objects else None  # noqa: SIM401 - it has no `get`
+            if found is None or found.deleted:
+                return aiohttp.web.json_response({"kind": "Status", "code": 404, "message": "none"}, status=404)
+            return aiohttp.web.json_response(found.raw)
+        items = [
+            one.raw
+            for (kind, namespace, _), one in self.objects.items()
+            if kind == request.resource and request.namespace in (None, namespace) and not one.deleted
+        ]
+        selector = request.params.get("labelSelector", "")
+        items = [item for item in items if selects(selector, item)]
+        return aiohttp.web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
 
     async def _change(self, request: Any) -> Any:
         headers = {key.lower(): value for key, value in request.headers.items()}
@@ -214,7 +232,7 @@ class ApiServer(Emulator):  # type: ignore[misc]
         )
         self.calls.append(call)
         key = (request.resource, request.namespace, name)
-        there = dict(self.objects).get(key)
+        there = self.objects[key] if key in self.objects else None  # noqa: SIM401 - it has no `get`
         old = None if there is None or there.deleted else there.raw
         problem = self._problem(call, body, old)
         if problem:
@@ -261,12 +279,6 @@ class ApiServer(Emulator):  # type: ignore[misc]
         mine = {one["type"] for body in (said, own) for one in (body.get("status") or {}).get("conditions") or []}
         rest = [one for one in (old.get("status") or {}).get("conditions") or [] if one["type"] not in mine]
         return rest + list(own["status"]["conditions"])
-
-    async def _serve_list(self, request: Any) -> Any:
-        found = await super()._serve_list(request)
-        selector = request.params.get("labelSelector", "")
-        found["items"] = [item for item in found["items"] if selects(selector, item)]
-        return found
 
 
 def selects(selector: str, item: Body) -> bool:
