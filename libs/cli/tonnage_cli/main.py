@@ -11,6 +11,7 @@ from tonnage_core.errors import BadInputError, TonnageError
 COMMANDS: dict[str, str] = {
     "accuracy": "accuracy",
     "autoscale": "autoscale",
+    "bench": "bench",
     "load": "load",
     "memory": "memory",
     "plan": "plan",

@@ -13,3 +13,7 @@ class TraceFileError(BadInputError):
 
 class ReportError(TonnageError):
     """A report cannot be written."""
+
+
+class GeneratorError(TonnageError):
+    """The load generator itself failed, so that nothing was measured."""

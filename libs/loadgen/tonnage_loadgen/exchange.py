@@ -20,6 +20,8 @@ class Outcome(StrEnum):
     NO_TOKENS = "no_tokens"
     TIMEOUT = "timeout"
     CLIENT_LIMIT = "client_limit"
+    CANCELLED = "cancelled"
+    """The client gave up, as its plan said; no error."""
 
 
 class Exchange:
@@ -27,14 +29,14 @@ class Exchange:
 
     __slots__ = ("body", "dispatched", "index", "intended", "outcome", "reused", "sent", "status", "stream")
 
-    def __init__(self, index: int, intended: float) -> None:
+    def __init__(self, index: int, intended: float, stream: CompletionStream | None = None) -> None:
         self.index = index
         self.intended = intended
         self.dispatched: float | None = None
         self.sent: float | None = None
         self.status = 0
         self.outcome: str | None = None
-        self.stream = CompletionStream()
+        self.stream = CompletionStream() if stream is None else stream
         self.body = b""
         """The answer's body when it is no stream, at most `BODY_KEPT` bytes."""
         self.reused = False

@@ -17,6 +17,7 @@ from tonnage_loadgen.errors import TargetError
 from tonnage_loadgen.exchange import Exchange, Outcome
 from tonnage_loadgen.loop_lag import LoopLag
 from tonnage_loadgen.pool import ConnectionPool
+from tonnage_loadgen.sse import CompletionStream
 from tonnage_loadgen.target import Target
 
 LEAD_S = 0.1
@@ -43,6 +44,8 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
+MakeStream = Callable[[], CompletionStream]
+"""A reader of one answer."""
 WriteRequest = Callable[[int], bytes]
 """The whole HTTP request of the schedule's n-th entry; called once each, just before it is due."""
 
@@ -60,7 +63,11 @@ class Load:
 
 
 class OpenLoop:
-    """One load. `schedule` holds seconds from the start, ascending; `timeout_s` runs from dispatch to the last byte."""
+    """One load. `schedule` holds seconds from the start, ascending; `timeout_s` runs from dispatch to the last byte.
+
+    `cancel_after` has, for each request or for none, the seconds from dispatch after which the client goes away (None:
+    it stays). `start_at` is the `perf_counter` instant of the schedule's zero, for several processes with one start.
+    """
 
     def __init__(
         self,
@@ -70,12 +77,18 @@ class OpenLoop:
         *,
         timeout_s: float = 600.0,
         on_progress: OnProgress | None = None,
+        stream: MakeStream = CompletionStream,
+        cancel_after: Sequence[float | None] = (),
+        start_at: float | None = None,
     ) -> None:
         self._target = target
         self._schedule = schedule
         self._write = write
         self._timeout_s = timeout_s
         self._on_progress = on_progress
+        self._stream = stream
+        self._cancel_after = cancel_after
+        self._start_at = start_at
         self._lag = LoopLag()
         self._exchanges: list[Exchange] = []
         self._next = 0
@@ -88,10 +101,10 @@ class OpenLoop:
         """Send everything and wait for every end. Raises `TargetError` when the host's name cannot be resolved."""
         self._loop = asyncio.get_running_loop()
         self._all_ended = asyncio.Event()
-        self._pool = ConnectionPool(self._target, await _address(self._target), self._on_end)
-        with _quiet_collector():
-            self._start = perf_counter() + LEAD_S
-            self._exchanges = [Exchange(n, self._start + at) for n, at in enumerate(self._schedule)]
+        self._pool = ConnectionPool(self._target, await address_of(self._target), self._on_end)
+        with quiet_collector():
+            self._start = perf_counter() + LEAD_S if self._start_at is None else self._start_at
+            self._exchanges = [Exchange(n, self._start + at, self._stream()) for n, at in enumerate(self._schedule)]
             if self._exchanges:
                 await self._send_all()
         end = perf_counter()
@@ -125,6 +138,8 @@ class OpenLoop:
             exchange.dispatched = now
             request, self._next = self._prepared, self._next + 1
             self._pool.send(exchange, request)
+            if self._cancel_after and (quits := self._cancel_after[exchange.index]) is not None:
+                self._loop.call_later(quits, self._pool.cancel, exchange)
             if self._next < len(exchanges):
                 self._prepared = self._write(self._next)
 
@@ -136,7 +151,7 @@ class OpenLoop:
 
     def _on_end(self, exchange: Exchange) -> None:
         self._ended += 1
-        self._errors += exchange.outcome != Outcome.OK
+        self._errors += exchange.outcome not in (Outcome.OK, Outcome.CANCELLED)
         if self._ended == len(self._exchanges):
             self._all_ended.set()
 
@@ -147,7 +162,7 @@ class OpenLoop:
             self._on_progress(Progress(len(self._exchanges), self._next, self._ended, self._errors, flying, elapsed))
 
 
-async def _address(target: Target) -> str:
+async def address_of(target: Target) -> str:
     """The numeric address, looked up once: no name service in the load."""
     loop = asyncio.get_running_loop()
     try:
@@ -158,7 +173,8 @@ async def _address(target: Target) -> str:
 
 
 @contextlib.contextmanager
-def _quiet_collector() -> Iterator[None]:
+def quiet_collector() -> Iterator[None]:
+    """Keep Python's cyclic garbage collector out of a load."""
     was_on = gc.isenabled()
     gc.collect()
     gc.freeze()

@@ -56,6 +56,12 @@ class ConnectionPool:
         for connection in overdue:
             connection.expire()
 
+    def cancel(self, exchange: Exchange) -> None:
+        """Give the exchange up, unless it has ended: its connection is dropped, as a client's is that goes away."""
+        flying = self._flying.get(exchange)
+        if flying is not None:
+            flying[0].abort(Outcome.CANCELLED)
+
     async def close(self) -> None:
         """Drop every connection."""
         for connection in [*self._idle, *(each for each, _ in self._flying.values())]:

@@ -65,7 +65,7 @@ class CompletionStream:
         choice = _first_choice(event)
         if choice is None or choice.get("finish_reason") is None or len(self.times) < 2:
             return
-        if choice.get("text", None) == "":
+        if choice.get("text", None) == "" or _empty(choice.get("delta")):
             self.times.pop()
 
     def usage(self) -> dict[str, Any] | None:
@@ -97,6 +97,11 @@ class CompletionStream:
             self.error = payload
         if isinstance(document.get("usage"), dict):
             self.usage_event = event
+
+
+def _empty(delta: Any) -> bool:
+    """A chat delta without a token: only a role, or nothing."""
+    return isinstance(delta, dict) and not any(value for key, value in delta.items() if key != "role")
 
 
 def _unix_lines(data: bytes) -> tuple[bytes, bytes]:

@@ -7,7 +7,7 @@ said but does not void the run. A run is void as well when the client ran out of
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tonnage_core.slo import RequestRecord, percentile
@@ -73,6 +73,19 @@ def judge(load: Load, records: Sequence[RequestRecord]) -> ClientVerdict:
         bound=void,
         reason=reason,
         **found,
+    )
+
+
+def merged(verdicts: Sequence[ClientVerdict], records: Sequence[RequestRecord]) -> ClientVerdict:
+    """Several processes' verdicts as one: void when any is; delays are the worst process's, CPU is the sum."""
+    worst = max(verdicts, key=lambda each: (each.bound, each.reason is not None, each.lateness_p99_s or 0.0))
+    late = sorted(r.lateness_s for r in records if r.lateness_s is not None)
+    return replace(
+        worst,
+        lateness_p50_s=percentile(late, 50),
+        cpu_s=sum(each.cpu_s for each in verdicts),
+        wall_s=max(each.wall_s for each in verdicts),
+        bound=any(each.bound for each in verdicts),
     )
 
 

@@ -1,0 +1,86 @@
+"""Token lengths: constant, uniform, lognormal by two percentiles, a histogram, or resampled from what was logged.
+
+Written `constant:512`, `uniform:100-900`, `lognormal:1200,9000` (p50, p99), `histogram:128=0.5,1024=0.5`
+(tokens=share).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from tonnage_core.errors import BadInputError
+from tonnage_core.traces import MAX_TOKENS
+
+if TYPE_CHECKING:
+    from random import Random
+
+Z99 = 2.3263478740408408
+"""The standard normal's 99th percentile."""
+FORMS = "constant:N, uniform:LOW-HIGH, lognormal:P50,P99 or histogram:TOKENS=SHARE,..."
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """A distribution: `kind` and its `numbers`; a histogram has `shares` beside them."""
+
+    kind: str
+    numbers: tuple[float, ...]
+    shares: tuple[float, ...] = ()
+
+    def draw(self, rng: "Random") -> int:
+        """One length, at least 1 token."""
+        if self.kind == "constant":
+            value = self.numbers[0]
+        elif self.kind == "uniform":
+            value = rng.randint(int(self.numbers[0]), int(self.numbers[1]))
+        elif self.kind == "lognormal":
+            middle, high = self.numbers
+            value = rng.lognormvariate(math.log(middle), math.log(high / middle) / Z99)
+        elif self.kind == "histogram":
+            value = rng.choices(self.numbers, cum_weights=tuple(accumulate(self.shares)))[0]
+        else:
+            value = rng.choice(self.numbers)
+        return max(1, min(MAX_TOKENS, round(value)))
+
+
+def parse_lengths(text: str) -> Lengths:
+    """The distribution that `text` names; raises `BadInputError` that lists the forms."""
+    kind, _, rest = text.strip().partition(":")
+    try:
+        found = _parsed(kind, rest)
+    except ValueError as error:
+        raise BadInputError(f"lengths {text!r} are none of {FORMS}") from error
+    if any(not 0 < number <= MAX_TOKENS for number in found.numbers):
+        raise BadInputError(f"lengths {text!r}: tokens are from 1 to {MAX_TOKENS}")
+    return found
+
+
+def resampled(lengths: Sequence[int]) -> Lengths:
+    """The lengths of a trace or log, drawn from with equal chance."""
+    if not lengths:
+        raise BadInputError("no length to draw from: the log is empty")
+    return Lengths("sample", tuple(float(each) for each in lengths))
+
+
+def _parsed(kind: str, rest: str) -> Lengths:
+    if kind == "constant":
+        return Lengths(kind, (float(int(rest)),))
+    if kind == "uniform":
+        low, high = (float(int(part)) for part in rest.split("-"))
+        if low > high:
+            raise ValueError
+        return Lengths(kind, (low, high))
+    if kind == "lognormal":
+        middle, high = (float(part) for part in rest.split(","))
+        if not high >= middle > 0:
+            raise ValueError
+        return Lengths(kind, (middle, high))
+    if kind == "histogram":
+        pairs = [part.split("=") for part in rest.split(",")]
+        tokens, shares = tuple(float(int(a)) for a, _ in pairs), tuple(float(b) for _, b in pairs)
+        if not all(math.isfinite(share) and share >= 0 for share in shares) or sum(shares) <= 0:
+            raise ValueError
+        return Lengths(kind, tokens, shares)
+    raise ValueError(kind)

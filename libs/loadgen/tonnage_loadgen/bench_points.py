@@ -1,0 +1,114 @@
+"""Bench points: closed-loop runs as rows of CSV, with the columns that `predict --calibrate` and the planner read.
+
+An open loop has no fixed number of clients, so it is no point of a closed-loop model. Values are means of requests that
+ended well, times engine milliseconds.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+COLUMNS = (
+    "id",
+    "source",
+    "model",
+    "config",
+    "engine",
+    "engine_version",
+    "gpu",
+    "gpu_mem_gib",
+    "precision",
+    "kv_dtype",
+    "tp",
+    "pp",
+    "ep",
+    "dp",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "gpu_memory_utilization",
+    "enforce_eager",
+    "isl",
+    "osl",
+    "prefix_len",
+    "concurrency",
+    "pool_gib",
+    "metric",
+    "value",
+    "expect",
+    "notes",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What was measured, as the columns have it; empty is unknown."""
+
+    model: str = ""
+    config: str = ""
+    engine: str = ""
+    engine_version: str = ""
+    gpu: str = ""
+    precision: str = ""
+    kv_dtype: str = ""
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PointRun:
+    """One run for the file: its document, mean lengths in tokens, users."""
+
+    name: str
+    document: dict[str, Any]
+    isl: float
+    osl: float
+    users: int
+    prefix: int = 0
+
+
+def points_csv(runs: Sequence[PointRun], deployment: Deployment) -> str:
+    """Header and rows: TTFT, TPOT and output tokens/s of each run that is not void and has them."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for run in runs:
+        if run.document["client"]["bound"]:
+            continue
+        for metric, value in _metrics(run.document):
+            if value is not None:
+                writer.writerow(_row(run, deployment, metric, value))
+    return text.getvalue()
+
+
+def _metrics(document: dict[str, Any]) -> list[tuple[str, float | None]]:
+    tokens, seconds = document["output_tokens"], document["duration_s"]
+    return [
+        ("ttft_ms", document["ttft_ms"]["mean"]),
+        ("tpot_ms", document["tpot_ms"]["mean"]),
+        ("output_tok_s", round(tokens / seconds, 4) if tokens and seconds else None),
+    ]
+
+
+def _row(run: PointRun, deployment: Deployment, metric: str, value: float) -> dict[str, Any]:
+    asked = {
+        "isl": f"{run.isl:g}",
+        "osl": f"{run.osl:g}",
+        "prefix_len": run.prefix,
+        "concurrency": run.users,
+    }
+    columns = {name: getattr(deployment, name) for name in deployment.__dataclass_fields__}
+    return {
+        "id": f"{run.name}.{metric}",
+        "source": "tonnage bench",
+        **columns,
+        **asked,
+        "metric": metric,
+        "value": f"{value:g}",
+        "notes": "closed loop",
+    }

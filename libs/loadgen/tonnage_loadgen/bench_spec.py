@@ -1,0 +1,78 @@
+"""What a bench asks, as data: the endpoint, the load's shape, the workload, how runs are judged. One seed, one load."""
+
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from tonnage_core.benchmarking.arrivals import Arrivals, scaled, schedule
+from tonnage_core.benchmarking.workload import Mix, Planned, as_planned, plan_requests
+from tonnage_core.errors import BadInputError
+from tonnage_core.slo import Slo
+from tonnage_core.traces import TraceRequest
+from tonnage_loadgen.bench_run import Judging
+from tonnage_loadgen.shard import Endpoint, Shard, Users
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSpec:
+    """A load and its judging.
+
+    Exactly one of `arrivals` (an open loop of `duration_s`), `trace` (its own arrivals, `rate_scale` times as fast) and
+    `users` (a closed loop of `requests`, `think_s` apart in the mean, exponential) is given.
+    """
+
+    endpoint: Endpoint
+    mix: Mix
+    arrivals: Arrivals | None = None
+    duration_s: float = 60.0
+    trace: tuple[TraceRequest, ...] = ()
+    rate_scale: float = 1.0
+    users: int | None = None
+    requests: int = 200
+    think_s: float = 0.0
+    processes: int = 1
+    seed: int = 0
+    warmup_s: float | None = None
+    time_scale: float = 1.0
+    slo: Slo = field(default_factory=Slo)
+
+    def __post_init__(self) -> None:
+        """Raises `BadInputError` when the load has no shape or several."""
+        if sum((self.arrivals is not None, bool(self.trace), self.users is not None)) != 1:
+            raise BadInputError("give one load: a rate (open loop), a trace, or users (closed loop)")
+        if self.users is not None and (self.users < 1 or self.requests < self.users or self.think_s < 0):
+            raise BadInputError(
+                "a closed loop needs 1 user or more, as many requests, and a think time of at least 0 s"
+            )
+
+    def judging(self) -> Judging:
+        """How its runs are judged."""
+        return Judging(self.slo, self.warmup_s, self.time_scale, self.seed)
+
+    def shard(self) -> Shard:
+        """The whole load, drawn from the seed. Raises `BadInputError` for one without a request."""
+        planned = self._planned(Random(self.seed))
+        if not planned:
+            raise BadInputError("the load holds no request: give a longer duration or a higher rate")
+        users = None
+        if self.users is not None:
+            rng = Random(self.seed + 1)
+            think = tuple(rng.expovariate(1 / self.think_s) if self.think_s else 0.0 for _ in planned)
+            users = Users(self.users, think)
+        salted = replace(self.endpoint, request_ids=f"{self.endpoint.request_ids}-{self.seed}")
+        return Shard(salted, tuple(planned), users)
+
+    def at_rate(self, rate: float, seed: int) -> "BenchSpec":
+        """The same at another rate of its arrivals, drawn anew."""
+        if self.arrivals is None or self.arrivals.kind == "ramp":
+            raise BadInputError("a sweep needs open-loop arrivals at one rate: poisson, gamma or constant")
+        return replace(self, arrivals=replace(self.arrivals, rate=rate), seed=seed)
+
+    def _planned(self, rng: Random) -> list[Planned]:
+        if self.trace:
+            times = scaled([request.arrival_s for request in self.trace], self.rate_scale)
+            moved = [replace(request, arrival_s=at) for request, at in zip(self.trace, times, strict=True)]
+            return as_planned(moved, self.mix, rng)
+        if self.arrivals is not None:
+            return plan_requests(self.mix, schedule(self.arrivals, self.duration_s, rng), rng)
+        turns = 1 if self.mix.sessions is None else self.mix.sessions.turns
+        return plan_requests(self.mix, [0.0] * -(-self.requests // turns), rng)[: self.requests]

@@ -1,0 +1,256 @@
+"""Load against servers of known timing: each loop, each API, cancellations, several processes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from tests.unit.loadgen.conftest import Call, chunked, fixed, scripted, usage, whole_stream
+from tonnage_core.benchmarking.arrivals import Arrivals
+from tonnage_core.benchmarking.capacity import SearchSettings
+from tonnage_core.benchmarking.lengths import parse_lengths
+from tonnage_core.benchmarking.workload import Mix, RequestClass
+from tonnage_core.errors import BadInputError
+from tonnage_core.slo import Slo
+from tonnage_loadgen.answers import ChatStream, WholeAnswer
+from tonnage_loadgen.bench_points import Deployment, PointRun, points_csv
+from tonnage_loadgen.bench_run import concurrency, document, prompts_sha256
+from tonnage_loadgen.bench_spec import BenchSpec
+from tonnage_loadgen.errors import TargetError
+from tonnage_loadgen.paced_mock import Pace, PacedMock
+from tonnage_loadgen.processes import run_load
+from tonnage_loadgen.shard import Endpoint, split
+from tonnage_loadgen.sweep import Step, curve, find_capacity, run_one, sweep
+
+MIX = Mix((RequestClass("all", 1.0, parse_lengths("constant:100"), parse_lengths("constant:3")),))
+
+
+@asynccontextmanager
+async def paced(pace: Pace) -> AsyncIterator[tuple[PacedMock, Endpoint]]:
+    mock = PacedMock(pace)
+    server = await mock.serve()
+    try:
+        yield mock, Endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "mock")
+    finally:
+        server.close()
+
+
+def open_spec(endpoint: Endpoint, rate: float = 50.0, seconds: float = 0.6, **given: object) -> BenchSpec:
+    return BenchSpec(endpoint, MIX, Arrivals("poisson", rate), seconds, **given)  # type: ignore[arg-type]
+
+
+def closed_spec(endpoint: Endpoint, users: int, requests: int, **given: object) -> BenchSpec:
+    return BenchSpec(endpoint, MIX, users=users, requests=requests, **given)  # type: ignore[arg-type]
+
+
+async def test_an_open_loop_sends_its_drawn_schedule() -> None:
+    async with paced(Pace(3, 0.01, 0.005)) as (mock, endpoint):
+        spec = open_spec(endpoint)
+        found = await run_one(spec)
+    drawn = len(spec.shard().planned)
+    assert len(mock.arrivals) == drawn
+    assert found["requests"] | {"warmup": 0, "sent": 0, "ok": 0} == {
+        "sent": 0, "ok": 0, "errors": 0, "cancelled": 0, "warmup": 0,
+    }  # fmt: skip
+    assert found["requests"]["ok"] + found["requests"]["warmup"] == drawn
+    assert found["ttft_ms"]["p50"] >= 10
+    assert found["schema"] == "tonnage.bench/1"
+    assert found["more_requests_needed"] > 300, "30 requests bound no p99"
+    assert any("more requests are needed" in note for note in found["notes"])
+
+
+async def test_a_closed_loop_never_has_more_in_flight_than_users() -> None:
+    async with paced(Pace(3, 0.02, 0.01)) as (mock, endpoint):
+        found = await run_one(closed_spec(endpoint, 4, 24, warmup_s=0.0))
+    assert len(mock.arrivals) == 24
+    assert found["requests"]["ok"] == 24
+    assert found["concurrency"]["peak"] <= 4
+
+
+async def test_several_processes_send_one_schedule() -> None:
+    async with paced(Pace(2, 0.005, 0.005)) as (mock, endpoint):
+        spec = open_spec(endpoint, 40.0, 0.5)
+        shard = spec.shard()
+        results = await run_load(shard, 2)
+    assert len(results) == 2
+    indices = sorted(record.index for result in results for record in result.records)
+    assert indices == list(range(len(shard.planned)))
+    assert len(mock.arrivals) == len(shard.planned)
+    found = document(shard, results, spec.judging())
+    assert found["client"]["processes"] == 2
+
+
+async def test_a_process_that_cannot_prepare_says_why() -> None:
+    spec = open_spec(Endpoint("http://127.0.0.1:9", "m"), 40.0, 0.5)
+    with pytest.raises(TargetError, match="is the server up"):
+        await run_load(spec.shard(), 2)
+
+
+def test_a_load_is_dealt_out_whole() -> None:
+    shard = closed_spec(Endpoint("http://127.0.0.1:9", "m"), 5, 23).shard()
+    parts = split(shard, 3)
+    assert sorted(p.request.index for part in parts for p in part.planned) == list(range(23))
+    assert [part.users.count for part in parts if part.users] == [2, 2, 1]
+    assert all(part.users and len(part.users.think_s) == len(part.planned) for part in parts)
+
+
+async def test_clients_that_go_away_are_no_errors_and_no_latencies() -> None:
+    async with paced(Pace(100, 0.01, 0.02)) as (_, endpoint):
+        mix = replace(MIX, cancel_share=1.0, cancel_after_s=0.05)
+        found = await run_one(BenchSpec(endpoint, mix, Arrivals("constant", 40.0), 0.4, warmup_s=0.0))
+    assert found["requests"]["cancelled"] == 15
+    assert (found["requests"]["errors"], found["requests"]["ok"]) == (0, 0)
+    assert found["ttft_ms"]["p50"] is None
+
+
+def chat_event(delta: dict[str, object], finish: str | None = None) -> bytes:
+    return b"data: " + orjson.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}) + b"\n\n"
+
+
+def test_the_first_token_of_a_chat_is_not_its_role() -> None:
+    events = chat_event({"role": "assistant", "content": ""}) + chat_event({"content": "a"}) + chat_event({}, "stop")
+    for size in (1, 7, 1000):
+        stream = ChatStream()
+        for place in range(0, len(events), size):
+            stream.feed(events[place : place + size], float(place))
+        stream.feed(usage(5, 1) + b"data: [DONE]\n\n", 9999.0)
+        stream.drop_empty_end()
+        assert len(stream.times) == 1, size
+        assert stream.done
+
+
+def test_a_chat_whose_first_event_has_a_token_keeps_it() -> None:
+    stream = ChatStream()
+    stream.feed(chat_event({"role": "assistant", "content": "hi"}) + b"data: [DONE]\n\n", 1.0)
+    assert list(stream.times) == [1.0]
+
+
+def test_a_whole_answer_is_one_event_at_its_last_byte() -> None:
+    body = orjson.dumps({"data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": 7}})
+    answer = WholeAnswer()
+    answer.feed(body[:9], 1.0)
+    answer.feed(body[9:], 2.0)
+    answer.end(3.0)
+    assert list(answer.times) == [2.0]
+    assert answer.usage() == {"prompt_tokens": 7}
+    cut = WholeAnswer()
+    cut.feed(body[:9], 1.0)
+    cut.end(2.0)
+    assert not cut.done
+
+
+async def test_chat_and_embeddings_are_asked_as_their_apis_want_with_tenant_and_adapter() -> None:
+    bodies: list[tuple[bytes, dict[str, object]]] = []
+
+    async def answer(call: Call) -> bytes:
+        bodies.append((call.head, call.json()))
+        return chunked(chat_event({"role": "assistant", "content": ""}) + whole_stream(2))
+
+    async with scripted(answer) as server:
+        end = Endpoint(server.url, "m", "chat", tenant_keys=(("a", "secret"),))
+        mix = replace(MIX, tenants={"a": 1.0}, adapters={"lora-1": 1.0})
+        found = await run_one(BenchSpec(end, mix, Arrivals("constant", 20.0), 0.2, warmup_s=0.0))
+    head, body = bodies[0]
+    assert b"authorization: Bearer secret" in head
+    assert head.startswith(b"POST /v1/chat/completions ")
+    assert body["model"] == "lora-1"
+    assert body["messages"][0]["role"] == "user"  # type: ignore[index]
+    assert found["requests"]["ok"] == 3
+    assert set(found["by_class"]) == {"all", "tenant:a", "adapter:lora-1"}
+
+
+async def test_embeddings_are_whole_answers() -> None:
+    ended = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            body = orjson.loads(await reader.readexactly(length))
+            found = {"data": [{"embedding": [1.0]}], "usage": {"prompt_tokens": 100}} if "input" in body else {}
+            writer.write(fixed(orjson.dumps(found)))
+
+    async def quiet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await serve(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+            ended.set()
+
+    server = await asyncio.start_server(quiet, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        spec = BenchSpec(Endpoint(url, "m", "embeddings"), MIX, Arrivals("constant", 20.0), 0.2, warmup_s=0.0)
+        found = await run_one(spec)
+        await asyncio.wait_for(ended.wait(), 10)
+    finally:
+        server.close()
+    assert found["requests"]["ok"] == 3
+    assert found["e2e_ms"]["p50"] > 0
+    assert found["tpot_ms"]["p50"] is None
+
+
+def fake(capacity: float) -> object:
+    async def run(spec: BenchSpec) -> dict[str, object]:
+        assert spec.arrivals is not None
+        rate = spec.arrivals.rate
+        value = {"percentile": 99.0, "value_ms": 10.0 if rate <= capacity else 5000.0}
+        return {
+            "client": {"bound": False},
+            "requests": {"sent": 10, "errors": 0},
+            "slo": Slo().document(),
+            "slo_attainment": 1.0,
+            "goodput_rps": rate,
+            "percentiles": {"ttft": value, "tpot": None, "e2e": value},
+            "steady": {"steady": True, "change_share": 0.0},
+            "concurrency": {"mean": 1.0, "peak": 2},
+            "more_requests_needed": 0,
+            "notes": [],
+        }
+
+    return run
+
+
+async def test_the_capacity_is_found_by_runs_and_a_search_goes_on_where_it_stopped() -> None:
+    spec, search = open_spec(Endpoint("http://h", "m")), SearchSettings(5.0, most_runs=11)
+    found, steps = await find_capacity(spec, search, fake(17.0))  # type: ignore[arg-type]
+    assert found.capacity == pytest.approx(17.0, rel=0.05)
+    seen: list[Step] = []
+    again, more = await find_capacity(spec, search, fake(17.0), seen.append, steps[:3])  # type: ignore[arg-type]
+    assert (again, len(more)) == (found, len(steps))
+    assert len(seen) == len(steps) - 3
+    points = curve(await sweep(spec, [4.0, 2.0, 40.0], fake(17.0)))  # type: ignore[arg-type]
+    assert [(point["rate_rps"], point["met"]) for point in points] == [(2.0, True), (4.0, True), (40.0, False)]
+
+
+def test_runs_of_one_seed_ask_the_same_and_of_another_something_else() -> None:
+    spec = open_spec(Endpoint("http://h", "m"), seed=3)
+    assert prompts_sha256(spec.shard().planned) == prompts_sha256(spec.shard().planned)
+    other = spec.at_rate(60.0, 4)
+    assert prompts_sha256(spec.shard().planned) != prompts_sha256(other.shard().planned)
+
+
+def test_a_load_has_exactly_one_shape() -> None:
+    for given in ({}, {"arrivals": Arrivals(), "users": 2}, {"users": 3, "requests": 2}):
+        with pytest.raises(BadInputError):
+            BenchSpec(Endpoint("http://h", "m"), MIX, **given)
+
+
+async def test_closed_runs_become_bench_points() -> None:
+    async with paced(Pace(3, 0.01, 0.005)) as (_, endpoint):
+        spec = closed_spec(endpoint, 2, 12, warmup_s=0.0)
+        found = await run_one(spec)
+    text = points_csv([PointRun("r.c2", found, 100, 3, 2)], Deployment(model="m", gpu="L40S", engine="vllm"))
+    rows = [line.split(",") for line in text.splitlines()]
+    assert [row[0] for row in rows] == ["id", "r.c2.ttft_ms", "r.c2.tpot_ms", "r.c2.output_tok_s"]
+    assert {len(row) for row in rows} == {29}
+    void = found | {"client": {"bound": True}}
+    assert points_csv([PointRun("r.c2", void, 100, 3, 2)], Deployment()).count("\n") == 1
+
+
+def test_the_true_peak_of_concurrency_comes_from_the_instants() -> None:
+    assert concurrency([]) == {"mean": None, "peak": None}
