@@ -23,6 +23,10 @@ TEXT = DOCKERFILE.read_text()
 STAGES = re.findall(r"^FROM (\S+) AS (\S+)$", TEXT, re.M)
 TARGETS = [name for base, name in STAGES if base == "runtime"]
 PORTS = {"router": "ADMIN_PORT"}
+NO_CLUSTER = """
+{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: k, cluster: {server: "http://127.0.0.1:9"}}],
+ contexts: [{name: c, context: {cluster: k, user: u}}], users: [{name: u, user: {token: x}}]}
+"""
 
 
 def stage(name: str) -> str:
@@ -118,7 +122,15 @@ def test_each_targets_process_starts_answers_and_ends_on_sigterm(target: str, tm
     port = free_port()
     prefix = f"TONNAGE_{target.upper()}_"
     own = {"PORT": "0", PORTS.get(target, "PORT"): str(port), "HOST": "127.0.0.1"}
-    own |= {"coldstart": {"CACHE_DIR": str(tmp_path)}, "agent": {"DRIVER": "fake"}}.get(target, {})
+    # A cluster that does not answer: the operator waits for it, and says so in its readiness.
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(NO_CLUSTER)
+    of_target = {
+        "coldstart": {"CACHE_DIR": str(tmp_path)},
+        "agent": {"DRIVER": "fake"},
+        "operator": {"KUBECONFIG": str(kubeconfig)},
+    }
+    own |= of_target.get(target, {})
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TONNAGE_")}
     environ |= {prefix + name: value for name, value in own.items()}
     command = [sys.executable, *entrypoint(target)[1:]]
