@@ -1,6 +1,7 @@
 """`tonnage accuracy`: every row of a truth file predicted and compared: memory, starts and latency."""
 
 import csv
+import os
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -121,7 +122,7 @@ def _shape(row: TruthRow, configs: Path | None) -> ModelShape | None:
     if configs is None:
         return load_model(row.config) if row.config in model_names() else None
     file = configs / f"{row.config}.json"
-    return load_model(str(file)) if file.is_file() else None
+    return load_model(str(file)) if os.path.isfile(file) else None
 
 
 def _gpu(name: str) -> GpuSpec | None:

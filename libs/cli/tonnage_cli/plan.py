@@ -1,5 +1,6 @@
 """`tonnage plan`: the cheapest way to serve a traffic within an SLO, and why."""
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -49,7 +50,7 @@ def _read(path: Path) -> PlanSpec:
     def near(reference: str) -> str:
         """A file beside the specification, else a catalogue name as it stands."""
         beside = folder / reference
-        return str(beside) if len(reference) < 1024 and "\0" not in reference and beside.exists() else reference
+        return str(beside) if os.path.exists(beside) else reference
 
     def trace(reference: str) -> Sequence[TraceRequest]:
         return read_trace(Path(near(reference))).requests

@@ -1,6 +1,7 @@
 """Load models and GPUs by reference: a catalogue name, or a file. The only place of the planner that reads files."""
 
 import json
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
@@ -61,9 +62,10 @@ def load_model(reference: str) -> ModelShape:
     if reference in model_names():
         return _from_catalogue(reference)
     path = Path(reference)
-    if len(reference) < 4096 and path.is_dir():
+    # `os.path` answers no for a name too long for the file system, where `Path` raises.
+    if os.path.isdir(path):
         return shape_from_config(_with_quantization(path), path.name or reference)
-    if len(reference) < 4096 and path.is_file():
+    if os.path.isfile(path):
         return shape_from_config(
             _mapping(read_json(path), path), path.stem if path.name != "config.json" else path.parent.name
         )
@@ -109,8 +111,8 @@ def load_gpu(reference: str) -> GpuSpec:
 def load_profile(reference: str) -> Mapping[str, Any] | None:
     """The GpuProfile that a `--gpu` reference is the path of; None for a name of the catalogue."""
     name, _, index = reference.partition("#")
-    path = Path(name) if name and "\0" not in name and len(name) < 4096 else None
-    if path is None or path.suffix != ".json" or not path.is_file():
+    path = Path(name) if name and "\0" not in name else None
+    if path is None or path.suffix != ".json" or not os.path.isfile(path):
         return None
     return _profile_of(_document(path), path, index)
 
@@ -130,7 +132,8 @@ def _profile_of(document: Mapping[str, Any], path: Path, index: str) -> Mapping[
     if not index and len(gpus) != 1:
         raise UnusableReferenceError(f"{path} reports on {len(gpus)} GPUs; name one, such as {path}#0")
     number = index or "0"
-    if not number.isdecimal() or int(number) >= len(gpus) or not isinstance(gpus[int(number)], Mapping):
+    there = number.isdecimal() and len(number) < 10 and int(number) < len(gpus)
+    if not there or not isinstance(gpus[int(number)], Mapping):
         raise UnusableReferenceError(f"{path} has no GPU {number[:20]!r}; it reports on {len(gpus)}, counted from 0")
     found: Mapping[str, Any] = gpus[int(number)]
     return found

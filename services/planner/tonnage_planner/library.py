@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ _PROFILES, _POINTS = "tonnage/planner/profiles", "tonnage/planner/bench_points"
 NEEDED = ("id", "metric", "value")
 """Columns that every bench point has."""
 ROW_BYTES = 8192
+GPUS_OF_A_NODE = 4096
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
 class ContendedError(TonnageError):
@@ -41,19 +44,10 @@ class Library:
             raise BadInputError(
                 "schema is not tonnage.gpu_profile/1: send a document as `tonnage probe --json` writes it"
             )
-        node, index = document.get("node"), document.get("index")
-        if (
-            not isinstance(node, str)
-            or not node
-            or len(node) > 253
-            or isinstance(index, bool)
-            or not isinstance(index, int)
-        ):
-            raise BadInputError("a GpuProfile has a node name and a whole index")
+        reference = _reference(document)
         gpu_from_profile(document)
-        if len(json.dumps(document)) > PROFILE_BYTES:
+        if _size(document) > PROFILE_BYTES:
             raise BadInputError(f"the GpuProfile is over {PROFILE_BYTES >> 10} KiB: leave raw samples out")
-        reference = f"{node}/{index}"
 
         def put(held: dict[str, Any]) -> dict[str, Any]:
             held.pop(reference, None)
@@ -104,6 +98,28 @@ class Library:
         raise ContendedError(f"{key} is changed by others all the time: send it again")
 
 
+def _reference(document: Mapping[str, Any]) -> str:
+    """`node/index`, which is also the path the profile is read back under."""
+    node, index = document.get("node"), document.get("index")
+    named = isinstance(node, str) and _NODE.fullmatch(node) is not None
+    if not named or isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < GPUS_OF_A_NODE:
+        raise BadInputError(
+            "a GpuProfile has a node, a name of letters, digits, dots, - and _, and an index, a whole number from 0 to "
+            f"{GPUS_OF_A_NODE - 1}"
+        )
+    return f"{node}/{index}"
+
+
+def _size(document: Mapping[str, Any]) -> int:
+    """Bytes of the document as the API answers it; one that cannot be answered would break every listing."""
+    try:
+        return len(json.dumps(document, ensure_ascii=False, allow_nan=False).encode())
+    except ValueError as error:
+        raise BadInputError(
+            "the GpuProfile holds NaN, an infinity or text that is not Unicode: leave out what was not measured"
+        ) from error
+
+
 def _newest(rows: dict[str, Any], most: int) -> dict[str, Any]:
     return dict(list(rows.items())[-most:])
 
@@ -118,9 +134,12 @@ def read_points(text: str) -> dict[str, dict[str, str]]:
             raise BadInputError(
                 f"bench points: the header lacks {', '.join(missing)}; the columns are those of `bench`"
             )
+        twice = next((name for name in columns if columns.count(name) > 1), None)
+        if twice is not None:
+            raise BadInputError(f"bench points: the header names {twice[:40]!r} twice; keep one column")
         found: dict[str, dict[str, str]] = {}
-        for number, row in enumerate(reader, 2):
-            found[_identity(row, number)] = {str(column): value or "" for column, value in row.items()}
+        for row in reader:
+            found[_identity(row, reader.line_num)] = {str(column): value or "" for column, value in row.items()}
     except csv.Error as error:
         raise BadInputError(f"bench points: not CSV: {error}") from error
     if not found:

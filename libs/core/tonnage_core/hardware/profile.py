@@ -20,6 +20,9 @@ CEILINGS = {
 }
 """Field of `GpuSpec` -> ceilings of the document that measure it, the best known one counts."""
 
+LEAST = 1e-6
+"""No figure is smaller; a time divided by one that is would be infinite."""
+
 
 class ProfileError(BadInputError):
     """A GpuProfile document lacks what a plan needs or holds impossible values."""
@@ -32,9 +35,11 @@ def gpu_from_profile(document: Mapping[str, Any]) -> GpuSpec:
         raise ProfileError("the GpuProfile has no name; run `tonnage probe` again")
     base = _base(document, name)
     ceilings = document.get("ceilings")
+    _mapping("ceilings", ceilings)
+    _mapping("curves", document.get("curves"))
     measured: dict[str, Any] = {}
     for field, sources in CEILINGS.items():
-        values = [_positive(ceilings, source) for source in sources] if isinstance(ceilings, Mapping) else []
+        values = [_positive(ceilings, source) for source in sources]
         known = [value for value in values if value is not None]
         if known:
             measured[field] = max(known)
@@ -56,11 +61,17 @@ def _base(document: Mapping[str, Any], name: str) -> GpuSpec:
         return GpuSpec(name, (), size / GIB, read, flops)
 
 
+def _mapping(name: str, value: object) -> None:
+    """Absent is unknown; anything but names with values is a broken document."""
+    if value is not None and not isinstance(value, Mapping):
+        raise ProfileError(f"the GpuProfile's {name} are {str(value)[:40]!r}; names with values are expected")
+
+
 def _positive(values: Any, name: str) -> float | None:
     """A positive finite number, or None when absent; a wrong one is an error."""
     value = values.get(name) if isinstance(values, Mapping) else None
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e18:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not LEAST <= value < 1e18:
         raise ProfileError(f"the GpuProfile's {name} is {str(value)[:40]!r}; it must be a positive number")
     return float(value)

@@ -1,6 +1,5 @@
 """Read a specification field by field: a wrong value, a missing or an unknown field is one error with its path."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,10 @@ from tonnage_core.planning.errors import PlanSpecError
 
 def shown(value: object) -> str:
     """A value as an error message can hold it."""
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # an integer of more digits than Python prints
+        text = "a number of thousands of digits"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -50,7 +52,7 @@ class Fields:
         if value is None and default is not None:
             return default
         value = self.need(name)
-        if not isinstance(value, str) or not value.strip() or len(value) > 4096:
+        if not isinstance(value, str) or not value.strip() or len(value) > 4096 or not _is_unicode(value):
             raise PlanSpecError(f"{self.path(name)} is {shown(value)}; a text is expected")
         return value
 
@@ -90,12 +92,17 @@ class Fields:
                 raise PlanSpecError(f"{self.path(shown(name).strip(chr(39)))} is unknown; known are {', '.join(known)}")
 
 
+def _is_unicode(text: str) -> bool:
+    """Half of a surrogate pair cannot be written out again."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def number(value: object, path: str, low: float, high: float) -> float:
     """A finite number from `low` to `high`."""
-    right = isinstance(value, int | float) and not isinstance(value, bool)
-    if not right or not math.isfinite(float(value)) or not low <= float(value) <= high:  # type: ignore[arg-type]
+    # Compared before it is converted: an integer may be larger than any float. No NaN is in the range.
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
         raise PlanSpecError(f"{path} is {shown(value)}; a number from {low:g} to {high:g} is expected")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def whole(value: object, path: str, low: int, high: int) -> int:

@@ -157,12 +157,15 @@ def _targets(fields: Fields) -> tuple[Target, ...]:
 
 
 def _percentiles(fields: Fields, metric: str) -> list[Target]:
-    found = []
+    found: list[Target] = []
     for name in fields.names():
         digits = name[1:].replace(".", "", 1)
-        if name[:1] != "p" or not digits.isdigit() or not 0 < float(name[1:]) < 100:
+        if name[:1] != "p" or not (digits.isascii() and digits.isdigit()) or not 0 < float(name[1:]) < 100:
             raise PlanSpecError(f"{fields.path(shown(name).strip(chr(39)))} is no percentile; use p50, p90, p99")
-        found.append(Target(metric, float(name[1:]), fields.number(name, 1e-3, 1e9)))
+        target = Target(metric, float(name[1:]), fields.number(name, 1e-3, 1e9))
+        if any(each.percent == target.percent for each in found):
+            raise PlanSpecError(f"{fields.path(name)} is given twice; keep one limit a percentile")
+        found.append(target)
     if not found:
         raise PlanSpecError(f"{fields.path('p99')} is missing; give a limit in ms")
     return found

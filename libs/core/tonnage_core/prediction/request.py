@@ -1,7 +1,6 @@
 """What is asked: a model on a replica under a closed-loop client; checked on construction."""
 
 from dataclasses import dataclass, field, replace
-from math import isfinite
 
 from tonnage_core.errors import BadInputError
 from tonnage_core.hardware import GpuSpec
@@ -73,6 +72,6 @@ class PredictRequest:
 
 
 def _number(name: str, value: object, low: float, high: float) -> None:
-    known = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    if not known or not low <= float(str(value)) <= high:
+    # Compared as it is: an integer may be larger than any float. No NaN is in the range.
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
         raise PredictError(f"{name} is {str(value)[:40]}; it must be a number from {low:g} to {high:g}")
