@@ -218,11 +218,12 @@ def test_folders_of_the_node_are_mounted_only_where_a_value_names_one() -> None:
     assert folders(both) == {"/a", "/c"}
 
 
-def test_only_the_agent_that_keeps_profiles_and_the_router_that_watches_have_a_role_and_a_token() -> None:
-    for shape, having in (("default", []), ("minimal", []), ("full", ["agent", "router"])):
+def test_only_the_parts_that_watch_the_cluster_have_roles_and_a_token() -> None:
+    # The operator has two roles: its own in the cluster, and one for its lease.
+    for shape, having, roles in (("default", [], 0), ("minimal", [], 0), ("full", ["agent", "operator", "router"], 4)):
         values = ci_values(shape)
         objects = render(values)
-        assert len([o for o in objects if "Role" in o["kind"]]) == 2 * len(having)
+        assert len([o for o in objects if "Role" in o["kind"]]) == 2 * roles
         assert all(o["automountServiceAccountToken"] is False for o in objects if o["kind"] == "ServiceAccount")
         assert sorted(n for n, spec in pod_specs(objects).items() if spec["automountServiceAccountToken"]) == having
 
