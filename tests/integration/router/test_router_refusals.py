@@ -251,3 +251,15 @@ async def test_models_are_merged_and_adapters_keep_their_parent(engines: Any, ro
     for _ in range(5):
         assert (await router.post(b'{"model":"lora:b"}')).status == 200
     assert len(made[1].calls) == 5
+
+
+@pytest.mark.parametrize("start", [b"0\r\nx: ", b"5;"], ids=["trailer", "chunk extension"])
+async def test_a_trailer_or_chunk_extension_without_end_is_431(start: bytes, engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine])
+    client = await router.client()
+    client.writer.write(START + b"Transfer-Encoding: chunked\r\n\r\n" + start)
+    for _ in range(4):
+        client.writer.write(b"a" * 100_000)
+    assert (await client.read()).status == 431
+    assert not engine.calls

@@ -126,3 +126,12 @@ async def test_an_upgrade_is_answered_as_a_plain_request_and_closed(sim: Sim) ->
         whole = await reader.read()
     assert whole.startswith(b"HTTP/1.1 200 OK")
     assert whole.endswith(b'{"version":"0.32.0"}')
+
+
+@pytest.mark.parametrize("tail", [b"0\r\nx: ", b"5;"], ids=["trailer", "chunk extension"])
+async def test_a_trailer_or_chunk_extension_without_end_is_refused(sim: Sim, tail: bytes) -> None:
+    async with connected(sim) as (reader, writer):
+        writer.write(b"POST /tokenize HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + tail)
+        await writer.drain()
+        writer.write(b"a" * 200_000)
+        assert b"431" in await asyncio.wait_for(reader.readline(), 10)

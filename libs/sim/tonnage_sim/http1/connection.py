@@ -14,6 +14,7 @@ from tonnage_sim.http1.message import Request, Response
 MAX_BODY_BYTES = 64 << 20
 MAX_HEADER_BYTES = 64 << 10
 _PIPELINE = 16
+_TOO_LARGE = Response(431, b"Request headers are larger than 64 KiB.", "text/plain; charset=utf-8")
 
 Application = Callable[[Request, Exchange], Awaitable[None]]
 logger = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._header_bytes = 0
+        self._unparsed_bytes = 0
         self._refused: Response | None = None
         self._ending = False
         """Nothing is read any more; close when all is answered."""
@@ -58,12 +60,16 @@ class Connection(asyncio.Protocol):
         """Parse; anything that is not HTTP is answered with 400 and closed."""
         if self._refused is not None or self._ending:
             return
+        self._unparsed_bytes += len(data)  # the parser keeps an unfinished header or trailer, whatever its length
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:  # answered as a usual request, which it may be; what follows it is not HTTP
             self._ending = True
         except httptools.HttpParserError:
             self._refuse(self._refused or Response(400, b"Invalid HTTP request received.", "text/plain; charset=utf-8"))
+            return
+        if self._unparsed_bytes > MAX_HEADER_BYTES:
+            self._refuse(_TOO_LARGE)
 
     def eof_received(self) -> bool:
         """A half-closed client is a gone client: close, so that its work is aborted."""
@@ -99,12 +105,14 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is in: invite the body if the client waits for that."""
+        self._unparsed_bytes = 0
         self._request.method = self._parser.get_method().decode("latin-1")
         if self._request.headers.get("expect", "").lower() == "100-continue" and self._exchange is None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
+        self._unparsed_bytes = 0
         self._body_bytes += len(body)
         if self._body_bytes > MAX_BODY_BYTES:
             self._refused = Response(413, b'{"detail":"Request body is larger than 64 MiB"}', "application/json")
@@ -113,6 +121,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The request is in."""
+        self._unparsed_bytes = 0
         self._request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body = []
         version = self._parser.get_http_version()
@@ -175,7 +184,7 @@ class Connection(asyncio.Protocol):
     def _count_header(self, size: int) -> None:
         self._header_bytes += size
         if self._header_bytes > MAX_HEADER_BYTES:
-            self._refused = Response(431, b"Request headers are larger than 64 KiB.", "text/plain; charset=utf-8")
+            self._refused = _TOO_LARGE
             raise ValueError("headers too large")
 
     def _refuse(self, response: Response) -> None:

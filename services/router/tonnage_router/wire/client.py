@@ -89,16 +89,16 @@ class ClientConnection(asyncio.Protocol):
         if self._refused:
             return
         self.quiet_ticks = 0
+        self._head_bytes += len(data)  # the parser keeps an unfinished header or trailer, whatever its length
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self.refuse(400, UPGRADE)
         except (httptools.HttpParserError, ValueError) as error:
             self.refuse(400, f"malformed HTTP request: {error}")
-        if self._in_head and self._incoming is not None:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._gateway.settings.head_bytes:
-                self.refuse(431, "the request head is too large")
+        if self._incoming is not None and self._head_bytes > self._gateway.settings.head_bytes and not self._refused:
+            what = "head is" if self._in_head else "trailers or chunk extensions are"
+            self.refuse(431, f"the request {what} too large")
 
     # --- parser callbacks -------------------------------------------------------------------------------------------
 
@@ -142,6 +142,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_body(self, piece: bytes) -> None:
         """Keep the body, within the limits."""
+        self._head_bytes = 0
         incoming, gateway = self._incoming, self._gateway
         if incoming is None or self._refused:
             return
