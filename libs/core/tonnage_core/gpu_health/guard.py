@@ -98,12 +98,14 @@ def watch(
         return state, f"another process came: {', '.join(map(str, seen.foreign_pids[:5]))}"
     if seen.used_bytes is None:
         return state, None
+    if child is not None and child.helpers:  # their memory is not the child's; its own is learned anew afterwards
+        return replace(state, settled_bytes=None, recent=(), streak=0), None
     grown = seen.used_bytes - state.before_bytes
     if own_bytes is not None:
         return _judged(state, grown - own_bytes, rule)
     if child is None:
         return _judged(state, grown - rule.overhead_bytes, rule)
-    if child.helpers or rule.stale_s < child.age_s <= rule.deaf_s:
+    if rule.stale_s < child.age_s <= rule.deaf_s:
         return state, None
     overhead = grown - child.reserved_bytes
     state = _learned(state, overhead, child.warming, rule)
