@@ -217,6 +217,10 @@ async def test_an_alias_is_rewritten_upstream(engines: Any, route: Any) -> None:
         ("tenants: [{name: a, key_sha256: plain-key}]", "key_sha256"),
         ("tenants: []\ndefault_tenant: x", "default_tenant x is not among"),
         ("tenants: [{name: a, key_sha256: []}, {name: a, key_sha256: []}]", "a is listed twice"),
+        (
+            f"tenants: [{{name: a, key_sha256: '{'0' * 64}'}}, {{name: b, key_sha256: ['{'0' * 64}']}}]",
+            "a and b have the same key",
+        ),
     ],
 )
 def test_a_wrong_tenant_file_is_named(text: str, message: str, tmp_path: Path) -> None:

@@ -36,6 +36,16 @@ class TenantFile(Settings):
     """Tenant of requests without a key; None: a key is required."""
 
 
+def _check_keys(path: Path, rows: list[TenantRow]) -> None:
+    """A key that two tenants have would be charged to whichever comes last."""
+    owners: dict[str, str] = {}
+    for row in rows:
+        for key in [row.key_sha256] if isinstance(row.key_sha256, str) else row.key_sha256:
+            owner = owners.setdefault(key, row.name)
+            if owner != row.name:
+                raise SettingsError(f"{path}: tenants {owner} and {row.name} have the same key: give each its own")
+
+
 def read_tenants(path: Path, processes: int = 1) -> tuple[list[TenantKeys], str | None]:
     """Tenants and the default's name; `SettingsError` names what is wrong.
 
@@ -49,6 +59,7 @@ def read_tenants(path: Path, processes: int = 1) -> tuple[list[TenantKeys], str 
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise SettingsError(f"{path}: tenant {twice} is listed twice")
+    _check_keys(path, file.tenants)
     if file.default_tenant is not None and file.default_tenant not in names:
         raise SettingsError(f"{path}: default_tenant {file.default_tenant} is not among the tenants")
     return [_keys(row, processes) for row in file.tenants], file.default_tenant
