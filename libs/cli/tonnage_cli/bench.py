@@ -21,6 +21,7 @@ from tonnage_loadgen.bench_points import Deployment, PointRun, points_csv
 from tonnage_loadgen.bench_spec import BenchSpec
 from tonnage_loadgen.discover import served_model
 from tonnage_loadgen.engine_watch import watched
+from tonnage_loadgen.journal import Journal
 from tonnage_loadgen.report import write_json
 from tonnage_loadgen.surroundings import surroundings
 from tonnage_loadgen.sweep import Step, capacity_document, curve, find_capacity, run_one, sweep
@@ -98,6 +99,7 @@ JUDGING = _options(
     click.option("--tolerance", type=FiniteRange(0.001, 0.5), default=0.05, show_default=True),
     click.option("--most-runs", type=click.IntRange(1, 100), default=12, show_default=True),
     click.option("--repeats", type=click.IntRange(1, 10), default=1, show_default=True, help="Runs that must agree."),
+    click.option("--journal", type=PATH, help="Keep each run of --sweep or --capacity here; killed, it goes on."),
     click.option("--tasks", type=PATH, help="Accuracy gate: JSONL of prompt and answer."),
     click.option("--baseline-url", help="Accuracy gate: the endpoint whose answers are the measure."),
 )
@@ -142,6 +144,8 @@ def command(*, out: Path | None, as_json: bool, **given: Any) -> int:
 def _check(given: dict[str, Any]) -> None:
     if (given["tasks"] is None) != (given["baseline_url"] is None):
         raise BadInputError("the accuracy gate needs both --tasks and --baseline-url")
+    if given["journal"] is not None and not (given["capacity"] or given["sweep_rates"]):
+        raise BadInputError("--journal needs a series of runs: --sweep or --capacity")
     if given["capacity"] and given["rate"] is None:
         raise BadInputError("--capacity needs --rate: the first rate to try")
     if given["sweep_rates"] and given["rate"] is None:
@@ -177,13 +181,15 @@ async def _run(given: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _measure(given: dict[str, Any], spec: BenchSpec) -> dict[str, Any]:
+    journal = None if given["journal"] is None else Journal(given["journal"], _series(given, spec))
+    keep, done = (None, ()) if journal is None else (journal.add, tuple(journal.steps))
     if given["capacity"]:
         search = SearchSettings(given["rate"], given["tolerance"], given["most_runs"], given["repeats"])
-        found, steps = await find_capacity(spec, search)
+        found, steps = await find_capacity(spec, search, on_step=keep, done=done)
         best = max((s for s in steps if s.rate == found.capacity), key=lambda s: bool(s.met), default=steps[-1])
         return best.document | {"capacity": capacity_document(found, steps), "curve": curve(steps)}
     if given["sweep_rates"]:
-        steps = await sweep(spec, numbers(given["sweep_rates"], "--sweep"))
+        steps = await sweep(spec, numbers(given["sweep_rates"], "--sweep"), on_step=keep, done=done)
         return _last_met(steps).document | {"curve": curve(steps)}
     counts = _user_counts(given["sweep_users"]) if given["sweep_users"] else [spec.users]
     documents = []
@@ -230,6 +236,12 @@ def _settings(spec: BenchSpec) -> dict[str, Any]:
     asked["arrivals"] = None if spec.arrivals is None else asdict(spec.arrivals)
     asked["users"], asked["trace"] = spec.users, len(spec.trace) or None
     return asked
+
+
+def _series(given: dict[str, Any], spec: BenchSpec) -> dict[str, Any]:
+    """What makes two series the same: every option that shapes a run or the choice of the next."""
+    names = ("capacity", "sweep_rates", "tolerance", "repeats")
+    return _settings(spec) | {name: given[name] for name in names} | {"trace": str(given["trace"])}
 
 
 def _exit_code(document: dict[str, Any]) -> int:

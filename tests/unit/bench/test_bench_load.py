@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
 import pytest
@@ -20,6 +21,7 @@ from tonnage_loadgen.bench_points import Deployment, PointRun, points_csv
 from tonnage_loadgen.bench_run import concurrency, document, prompts_sha256
 from tonnage_loadgen.bench_spec import BenchSpec
 from tonnage_loadgen.errors import TargetError
+from tonnage_loadgen.journal import Journal
 from tonnage_loadgen.paced_mock import Pace, PacedMock
 from tonnage_loadgen.processes import run_load
 from tonnage_loadgen.shard import Endpoint, split
@@ -254,3 +256,22 @@ async def test_closed_runs_become_bench_points() -> None:
 
 def test_the_true_peak_of_concurrency_comes_from_the_instants() -> None:
     assert concurrency([]) == {"mean": None, "peak": None}
+
+
+async def test_a_killed_search_goes_on_from_its_journal_and_makes_no_run_twice(tmp_path: Path) -> None:
+    spec, search = open_spec(Endpoint("http://h", "m")), SearchSettings(5.0, most_runs=11)
+    whole, expected = await find_capacity(spec, search, fake(17.0))  # type: ignore[arg-type]
+    file = tmp_path / "journal.jsonl"
+    journal = Journal(file, {"seed": 1})
+    await sweep(spec, [step.rate for step in expected[:3]], fake(17.0), journal.add)  # type: ignore[arg-type]
+    file.write_bytes(file.read_bytes() + b'{"rate": 17.0, "me')  # killed in the middle of a line
+    after = Journal(file, {"seed": 1})
+    assert [step.rate for step in after.steps] == [step.rate for step in expected[:3]]
+    found, steps = await find_capacity(spec, search, fake(17.0), after.add, tuple(after.steps))  # type: ignore[arg-type]
+    assert found == whole
+    assert [step.rate for step in Journal(file, {"seed": 1}).steps] == [step.rate for step in steps]
+    with pytest.raises(BadInputError, match="another series"):
+        Journal(file, {"seed": 2})
+    file.write_bytes(file.read_bytes() + b"{}\n")
+    with pytest.raises(BadInputError, match="no run of a series"):
+        Journal(file, {"seed": 1})
