@@ -112,3 +112,13 @@ def test_a_profile_with_impossible_ceilings_is_refused(changes: dict[str, Any], 
 
 def test_a_profile_without_ceilings_keeps_the_data_sheet() -> None:
     assert gpu_from_profile({"name": "H100-SXM-80GB", "ceilings": None}).hbm_gbps == load_gpu("H100").hbm_gbps
+
+
+@pytest.mark.parametrize(("isl", "said"), [("131073", True), ("131000", False)])
+def test_a_request_beyond_the_models_positions_is_said_to_be_refused(
+    isl: str, said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--model", "meta-llama/Llama-3.1-8B", "--gpu", "H200", "--isl", isl, "--osl", "72", "--concurrency", "1"]
+    assert run(["predict", *asked, "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert any("exceed the model's 131072 positions" in note for note in notes) is said

@@ -63,7 +63,16 @@ def _limited(request: PredictRequest, plan: MemoryPlan) -> Slots:
     binding = min(limits, key=lambda name: limits[name])
     tokens = inf if capacity is None else float(capacity.tokens)
     fits = held >= 1
-    return Slots(max(1.0, limits[binding]), binding, fits, tokens, plan.flags.batched_tokens, seqs, plan.notes)
+    notes = plan.notes + _too_long(request)
+    return Slots(max(1.0, limits[binding]), binding, fits, tokens, plan.flags.batched_tokens, seqs, notes)
+
+
+def _too_long(request: PredictRequest) -> tuple[str, ...]:
+    """A time is computed for any length, but engines refuse a request beyond the positions a model was made for."""
+    asked, most = request.isl + request.osl, request.shape.longest or request.shape.max_position_embeddings
+    if not 0 < most < asked:
+        return ()
+    return (f"{asked:g} tokens a request exceed the model's {most} positions: engines refuse it as configured",)
 
 
 def _sequences(request: PredictRequest, plan: MemoryPlan) -> float:
