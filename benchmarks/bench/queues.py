@@ -52,8 +52,9 @@ def closed_loop_bias() -> dict[str, Any]:
     rng = Random(1)
     services = [rng.expovariate(1.0) for _ in range(asked["requests"])]
     seen = sorted(closed_sojourns(asked["users"], services, asked["think_s"]))
-    hidden = percentile(seen, 99)
-    return asked | {"p99_in_services": hidden, "open_loop_p99_at_80_percent": mm1_percentile(1.0, 0.8, 99)}
+    load = asked["users"] / (sum(seen) / len(seen) + asked["think_s"])  # Little's law; a service takes 1 s
+    open_p99 = mm1_percentile(1.0, load, 99)
+    return asked | {"load": load, "p99_in_services": percentile(seen, 99), "open_loop_p99_at_that_load": open_p99}
 
 
 def main() -> None:

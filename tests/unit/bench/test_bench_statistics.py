@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from tonnage_core.benchmarking.arrivals import Arrivals, schedule
+from tonnage_core.benchmarking.capacity import SearchSettings, Trial, Try, next_move
 from tonnage_core.benchmarking.known_queues import closed_sojourns, md1_percentile, sojourns
 from tonnage_core.benchmarking.statistics import (
     interval_of,
@@ -136,3 +137,17 @@ def test_a_growing_queue_is_not_steady_and_a_stable_one_is() -> None:
     assert steadiness(one_run(1, 0.5, 3000, exponential=True)).steady
     assert not steadiness([1.0] * 10).steady
     assert steadiness([2.0] * 100).steady
+
+
+def test_the_capacity_of_a_known_queue_is_found_within_5_percent_in_under_12_runs() -> None:
+    limit = mm1_percentile(1.0, 0.8, 99)
+    search, trials = SearchSettings(0.3, tolerance=0.04, most_runs=11, highest=0.99), list[Trial]()
+    while isinstance(move := next_move(trials, search), Try):
+        rng = Random(100 + len(trials))
+        arrivals = schedule(Arrivals("poisson", move.rate), 60_000 / move.rate, rng)
+        found = interval_of(sojourns(arrivals, [rng.expovariate(1.0) for _ in arrivals]), 99)
+        assert found is not None
+        trials.append(Trial(move.rate, found.value <= limit))
+    assert move.complete
+    assert move.capacity == pytest.approx(0.8, rel=0.05)
+    assert len(trials) < 12
