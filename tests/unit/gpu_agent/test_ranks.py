@@ -16,7 +16,7 @@ from tonnage_gpu_agent.probes.rank_world import WorldError, rank_points  # noqa:
 def test_two_ranks_add_gather_scatter_and_swap_exactly() -> None:
     points = [collectives._point(found, 2) for found in rank_points(collectives.RANK_MODULE, 2, 240, "host")]
     assert {point.name for point in points} == {"allreduce", "allgather", "reducescatter", "alltoall", "sendrecv"}
-    assert all(point.status is PointStatus.OK and point.params["us"] > 0 for point in points), points
+    assert all(point.status is PointStatus.OK and float(point.params["us"]) > 0 for point in points), points
     assert {entry["bytes"] for entry in curves(points)["allreduce"]} == {1024.0, 65536.0}
 
 
