@@ -134,7 +134,8 @@ def test_two_releases_of_one_namespace_share_no_object_but_the_definition(one: s
     def names(release: str) -> set[tuple[str, str]]:
         return {(o["kind"], o["metadata"]["name"]) for o in render(FULL, name=release)}
 
-    assert names(one) & names(other) == {("CustomResourceDefinition", "gpuprofiles.tonnage.dev")}
+    kinds = ("gpuprofiles", "loraadapters", "modelcaches", "modelservers")
+    assert names(one) & names(other) == {("CustomResourceDefinition", f"{kind}.tonnage.dev") for kind in kinds}
 
 
 def test_a_namespace_and_overrides_that_look_like_numbers_stay_text() -> None:

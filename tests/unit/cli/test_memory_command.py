@@ -151,14 +151,14 @@ ROW = {
 def test_accuracy_scores_rows_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         {**ROW, "metric": "weight_gib", "value": "14.99"},
-        {**ROW, "id": "B", "metric": "ttft_ms", "value": "50"},
+        {**ROW, "id": "B", "metric": "e2e_ms", "value": "50"},
         {**ROW, "id": "C", "metric": "start_result", "value": "start"},
     ]
     out = tmp_path / "rows.csv"
     code, found = document(capsys, "accuracy", str(truth(tmp_path / "t.csv", *rows)), "--rows", str(out))
     assert (code, found["rows"], found["answered"], found["false_fits"], found["false_refusals"]) == (0, 3, 2, 0, 0)
     assert found["summary"]["weight_gib"]["mae_pct"] < 0.1
-    assert found["not_answered"] == {"metric ttft_ms is not answered": 1}
+    assert found["not_answered"] == {"metric e2e_ms is not answered": 1}
     lines = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
     assert [line["id"] for line in lines] == ["A", "B", "C"]
     assert float(lines[0]["lo90"]) <= 14.99 <= float(lines[0]["hi90"])
