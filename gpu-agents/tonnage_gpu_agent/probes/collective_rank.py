@@ -163,8 +163,8 @@ def one_shot(rank: int, world: int, nbytes: int, device: torch.device) -> Iterat
         yield {**point, "why": str(error).splitlines()[0][:200]}
 
 
-def main(folder: str, world: int, rank: int, host: bool) -> None:
-    """Join the group through a file, measure every size, leave."""
+def join(folder: str, world: int, rank: int, host: bool) -> torch.device:
+    """Join the group that meets through a file of `folder`; this rank's device."""
     device = torch.device("cpu") if host else torch.device("cuda", rank)
     if not host:
         torch.cuda.set_device(device)
@@ -175,6 +175,12 @@ def main(folder: str, world: int, rank: int, host: bool) -> None:
         rank=rank,
         device_id=None if host else device,
     )
+    return device
+
+
+def main(folder: str, world: int, rank: int, host: bool) -> None:
+    """Join the group through a file, measure every size, leave."""
+    device = join(folder, world, rank, host)
     for nbytes in HOST_SIZES if host else SIZES:
         points = list(measure(rank, world, nbytes, device))
         if not host and nbytes <= ONE_SHOT_BYTES:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as distributed
 
-from tonnage_gpu_agent.probes.collective_rank import in_graph, timed
+from tonnage_gpu_agent.probes.collective_rank import in_graph, join, timed
 from tonnage_gpu_agent.probes.llama import DecodeStep, KvPool, LlamaShape, Weights
 from tonnage_gpu_agent.probes.llama_reference import reference_logits
 from tonnage_gpu_agent.probes.llama_tp import (
@@ -101,16 +101,7 @@ def measure(bench: Bench, shape: LlamaShape, rank: int, tp: int) -> Iterator[dic
 
 def main(folder: str, world: int, rank: int, host: bool) -> None:
     """Join, check, measure, leave."""
-    device = torch.device("cpu") if host else torch.device("cuda", rank)
-    if not host:
-        torch.cuda.set_device(device)
-    distributed.init_process_group(
-        "gloo" if host else "nccl",
-        init_method=f"file://{folder}/rendezvous",
-        world_size=world,
-        rank=rank,
-        device_id=None if host else device,
-    )
+    device = join(folder, world, rank, host)
     generator = torch.Generator(device).manual_seed(7)
     properties = None if host else torch.cuda.get_device_properties(device)
     bench = Bench(device, HostTimer(), generator, multiprocessors=properties.multi_processor_count if properties else 1)

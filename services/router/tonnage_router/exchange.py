@@ -370,8 +370,6 @@ class Exchange:
         """Seconds since the request went to its endpoint; 0 while it has not."""
         return time.perf_counter() - self._sent_at if self.upstream is not None else 0.0
 
-    # --- endings ------------------------------------------------------------------------------------------------------
-
     def fail(self, status: int, message: str, code: str, retry_after_s: int | None = None) -> None:
         """Answer an error of the router's own."""
         self.status = status
