@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from tonnage_runtime.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
@@ -95,13 +96,6 @@ def test_only_the_target_with_torch_has_a_compiler() -> None:
     assert [target for target in TARGETS if "apt-get" in stage(target)] == ["agent-cuda"]
     assert "apt-get" not in stage("runtime")
     assert "pip uninstall" in stage("runtime")
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def answers(url: str, process: "subprocess.Popen[str]", within_s: float) -> bool:

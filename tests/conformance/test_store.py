@@ -16,6 +16,7 @@ import pytest
 from tonnage_core.errors import BadInputError
 from tonnage_runtime.clock import ManualClock, SystemClock
 from tonnage_runtime.memory_store import MemoryStore
+from tonnage_runtime.ports import free_port
 from tonnage_runtime.redis_store import RedisStore
 from tonnage_runtime.store import START, Lease, Store, StoreError, StoreKindError, StoreUnavailableError
 from tonnage_runtime.store_url import open_store
@@ -37,9 +38,7 @@ class Server:
 
     def __init__(self, binary: str, folder: Path) -> None:
         self._binary, self._folder = binary, folder
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.port: int = sock.getsockname()[1]
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -376,9 +375,7 @@ def test_a_url_chooses_the_store_and_its_password_stays_out_of_messages() -> Non
 
 
 async def test_an_unavailable_server_is_named_without_its_password() -> None:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    port = free_port()
     store = RedisStore(f"redis://user:secret@127.0.0.1:{port}/0")
     with pytest.raises(StoreUnavailableError) as caught:
         await store.get("k")

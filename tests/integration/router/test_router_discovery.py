@@ -3,13 +3,14 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import httpx
 import yaml
+
+from tonnage_runtime.ports import free_ports
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"' + b"word " * 500 + b'"}]}'
 
@@ -77,14 +78,6 @@ async def test_an_address_that_changes_its_spec_starts_without_prefixes(
     write(file, made, cost=2.0)
     await router.until(lambda: names(router) == ids(made) and next(iter(router.gateway.fleet)) is not before)
     assert router.gateway.scheduler.index.memory_bytes == 0
-
-
-def free_ports(count: int) -> list[int]:
-    socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in socks]
-    for sock in socks:
-        sock.close()
-    return ports
 
 
 async def start(engine_url: str, port: int, admin: int, **fields: str) -> asyncio.subprocess.Process:

