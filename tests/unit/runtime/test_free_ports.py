@@ -18,5 +18,5 @@ def test_a_bound_port_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
         port = taken.getsockname()[1]
         monkeypatch.setattr(ports, "LOW", port)
         monkeypatch.setattr(ports, "HIGH", port + 1)
-        with pytest.raises(OSError, match="no free port on 127.0.0.1"):
+        with pytest.raises(OSError, match=r"no free port on 127\.0\.0\.1"):
             ports.free_port()
