@@ -22,7 +22,7 @@ from tonnage_router.metrics import RouterMetrics
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "tonnage"
 WRITER = ROOT / "deploy" / "helm" / "chart_readme.py"
-DASHBOARDS = sorted((CHART / "dashboards").glob("*.json"))
+DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
 
 
 def keys(values: dict[str, Any], path: str = "") -> set[str]:

@@ -21,7 +21,7 @@ from tonnage_runtime.settings import load_settings
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tonnage"
 SHAPES = ("default", "minimal", "full")
-NOT_IN_KUBERNETES = {"ServiceMonitor"}
+NOT_IN_KUBERNETES = {"ServiceMonitor", "PrometheusRule"}
 PARTS = ("router", "planner", "agent", "coldstart", "operator", "redis")
 SETTINGS: dict[str, type[Any]] = {
     "router": RouterSettings,
