@@ -30,10 +30,10 @@ bench: $(VENV)/.dev ## short versions of the benchmarks; see benchmarks/README.m
 e2e-vllm: $(VENV)/.dev ## the product before real engines: make e2e-vllm ENGINES="http://127.0.0.1:8101 http://127.0.0.1:8102"
 	TONNAGE_E2E_ENGINES="$(ENGINES)" $(BIN)/python -m pytest -m e2e tests/e2e -s $(PYTEST_ARGS)
 
-fuzz: $(VENV)/.dev ## coverage-guided fuzzing of the router, FUZZ_S seconds a target
+fuzz: $(VENV)/.dev ## coverage-guided fuzzing of every parser, FUZZ_S seconds a target
 	$(PIP) -e '.[fuzz]'
 	mkdir -p .tonnage/fuzz
-	for target in http sse index queue; do \
+	for target in $${FUZZ_TARGETS:-$$($(BIN)/python tests/fuzz.py)}; do \
 	    mkdir -p .tonnage/fuzz/$$target && (cd .tonnage/fuzz/$$target && \
 	    $(CURDIR)/$(BIN)/python $(CURDIR)/tests/fuzz.py $$target -max_total_time=$(FUZZ_S) -max_len=4096 .) || exit 1; \
 	done

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineGauges:
-    """None is unknown: the series is absent or not a number."""
+    """None is unknown: the series is absent, or one of its values is not a number from 0 to `MAX_VALUE`."""
 
     waiting: int | None
     running: int | None
@@ -19,24 +19,36 @@ class EngineGauges:
     running_loras: frozenset[str] | None
 
 
-_NUMBER = rb"(?:\{[^}\n]*\})?[ \t]+([0-9.eE+-]+)"
+_NUMBER = rb"(?:\{[^}\n]*\})?[ \t]+(\S+)"
 _WAITING = re.compile(rb"^(?:vllm:num_requests_waiting|sglang:num_queue_reqs)" + _NUMBER, re.M)
 _RUNNING = re.compile(rb"^(?:vllm:num_requests_running|sglang:num_running_reqs)" + _NUMBER, re.M)
 _KV = re.compile(rb"^(?:vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc|sglang:token_usage)" + _NUMBER, re.M)
 _START = re.compile(rb"^process_start_time_seconds" + _NUMBER, re.M)
 _CONFIG = re.compile(rb"^vllm:cache_config_info\{([^}\n]*)\}", re.M)
-_LORA = re.compile(rb"^vllm:lora_requests_info\{([^}\n]*)\}[ \t]+([0-9.eE+-]+)", re.M)
+_LORA = re.compile(rb"^vllm:lora_requests_info\{([^}\n]*)\}[ \t]+(\S+)", re.M)
 _LABEL = re.compile(rb'(\w+)="([^"]*)"')
+MAX_VALUE = 1e18
+"""Nothing here comes near; sums of smaller values stay finite."""
+_MAX_DIGITS = 18
+"""More digits are no count of anything here, and Python refuses to read thousands of them."""
 
 
 def _values(pattern: re.Pattern[bytes], page: bytes) -> list[float]:
-    values = []
-    for match in pattern.findall(page):
-        try:
-            values.append(float(match))
-        except ValueError:
-            continue
-    return values
+    """Every series' value; nothing when one is not a finite number from 0, since a sum without it would be wrong."""
+    values = [_number(match) for match in pattern.findall(page)]
+    return [] if None in values else [value for value in values if value is not None]
+
+
+def _number(text: bytes) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0.0 <= value < MAX_VALUE else None
+
+
+def _count(text: bytes) -> int | None:
+    return int(text) if text.isdigit() and len(text) <= _MAX_DIGITS else None
 
 
 def parse(page: bytes) -> EngineGauges:
@@ -46,7 +58,7 @@ def parse(page: bytes) -> EngineGauges:
     return EngineGauges(
         int(sum(waiting)) if waiting else None,
         int(sum(running)) if running else None,
-        min(1.0, max(0.0, sum(kv) / len(kv))) if kv else None,
+        min(1.0, sum(kv) / len(kv)) if kv else None,
         _capacity(page),
         started[0] if started else None,
         max_loras,
@@ -58,10 +70,10 @@ def _capacity(page: bytes) -> int | None:
     total = 0
     for labels in _CONFIG.findall(page):
         found = dict(_LABEL.findall(labels))
-        try:
-            total += int(found[b"block_size"]) * int(found[b"num_gpu_blocks"])
-        except (KeyError, ValueError):
+        size, blocks = (_count(found.get(name, b"")) for name in (b"block_size", b"num_gpu_blocks"))
+        if size is None or blocks is None:
             return None
+        total += size * blocks
     return total or None
 
 
@@ -70,15 +82,12 @@ def _loras(page: bytes) -> tuple[int | None, frozenset[str] | None]:
     newest: dict[bytes, bytes] | None = None
     newest_at = -1.0
     for labels, value in _LORA.findall(page):
-        try:
-            at = float(value)
-        except ValueError:
-            continue
-        if at > newest_at:
+        at = _number(value)
+        if at is not None and at > newest_at:
             newest_at, newest = at, dict(_LABEL.findall(labels))
     if newest is None:
         return None, None
     names = newest.get(b"running_lora_adapters", b"") + b"," + newest.get(b"waiting_lora_adapters", b"")
-    limit = newest.get(b"max_lora", b"")
+    limit = _count(newest.get(b"max_lora", b""))
     used = frozenset(name.strip().decode("utf-8", "replace") for name in names.split(b",") if name.strip())
-    return (int(limit) if limit.isdigit() else None), used
+    return limit, used

@@ -125,7 +125,9 @@ class Exchange:
     def may_wait_s(self, longest_s: float) -> float:
         """How long the request may queue: what the client says, within the router's own limit."""
         asked = self.incoming.deadline_ms
-        return min(longest_s, int(asked) / 1e3) if asked is not None and asked.isdigit() else longest_s
+        # Thousands of digits would be refused by `int` with an exception.
+        stated = asked is not None and asked.isdigit() and len(asked) < 16
+        return min(longest_s, int(asked) / 1e3) if asked is not None and stated else longest_s
 
     def _try_next(self) -> None:
         found = self.gateway.choose(self)

@@ -171,6 +171,17 @@ async def test_what_waits_too_long_is_429_when_endpoints_exist(engines: Any, rou
     first.cancel()
 
 
+async def test_a_deadline_of_thousands_of_digits_is_no_deadline(engines: Any, route: Any) -> None:
+    async def never(call: Any) -> None:
+        await call.reader.read(1)
+
+    router = await route(await engines(script=never), endpoint_requests=1, queue_ttl_s=0.3)
+    (await router.client()).send(STREAM)
+    await router.until(lambda: bool(router.gateway.active))
+    answer = await router.post(STREAM, extra=b"x-tonnage-deadline-ms: " + b"9" * 5000 + b"\r\n")
+    assert answer.status == 429
+
+
 async def test_a_full_queue_is_429_and_a_client_that_leaves_it_frees_its_place(engines: Any, route: Any) -> None:
     async def never(call: Any) -> None:
         await call.reader.read(1)

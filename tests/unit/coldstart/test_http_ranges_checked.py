@@ -206,7 +206,7 @@ def test_a_dead_server_is_one_error(stage: StageUri) -> None:
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
-    [(None, None), ("7", 7.0), ("Thu, 01 Jan 1970 00:01:40 GMT", 60.0), ("soon", None), ("-1", None)],
+    [(None, None), ("7", 7.0), ("Thu, 01 Jan 1970 00:01:40 GMT", 60.0), ("soon", None), ("-1", None), ("\xb2", None)],
 )
 def test_retry_after_is_read_as_seconds_or_date(value: str | None, seconds: float | None) -> None:
     assert retry_after_s(value, now_s=40.0) == seconds

@@ -48,7 +48,7 @@ class HttpFiles:
         if response.status in self._missing:
             return None
         length = response.headers.get("content-length", "")
-        if response.status in (200, 206) and length.isdigit() and len(length) < 19:
+        if response.status in (200, 206) and length.isascii() and length.isdigit() and len(length) < 19:
             size, version = int(length), version_of(response.headers)
         else:
             size, version = self._probe_size(name)
@@ -124,8 +124,8 @@ class HttpFiles:
         finally:
             self._client.drop(response)
         total = response.headers.get("content-range", "").rpartition("/")[2]
-        length = total if total.isdigit() else response.headers.get("content-length", "")
-        if not length.isdigit() or (response.status == 206 and not total.isdigit()):
+        length = total if response.status == 206 else total or response.headers.get("content-length", "")
+        if not (length.isascii() and length.isdigit() and len(length) < 19):
             raise SourceError(self._uri, "the server tells no size", file=name)
         return int(length), version_of(response.headers)
 

@@ -113,7 +113,7 @@ def retry_after_s(value: str | None, now_s: float) -> float | None:
     if value is None:
         return None
     text = value.strip()
-    if text.isdigit() and len(text) < 9:
+    if text.isascii() and text.isdigit() and len(text) < 9:
         return float(text)
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - now_s)

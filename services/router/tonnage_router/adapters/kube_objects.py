@@ -117,7 +117,7 @@ def _precedence(pod: Object) -> tuple[bool, str, str]:
 
 
 def _pod_port(pod: Object, wanted: str) -> int | None:
-    if wanted.isdecimal():
+    if wanted.isdecimal() and len(wanted) < 6:
         return int(wanted)
     containers = (pod.get("spec") or {}).get("containers") or []
     ports = [port for container in containers for port in container.get("ports") or []]
@@ -154,7 +154,7 @@ def _of_slice_endpoint(
     marks = _marks(pod) if pod is not None else _marks(piece)
     addresses = endpoint.get("addresses") or []
     own = marks.get("port", "")
-    number = int(own) if own.isdecimal() else number
+    number = int(own) if own.isdecimal() and len(own) < 6 else number
     if not addresses or number is None or piece.get("addressType") == "FQDN":
         shown = name or str(_meta(piece).get("name"))
         yield Unreadable(shown, "the EndpointSlice gives no IP address, or no port of the name that is asked for")
