@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import chain
 from typing import Any
 
@@ -16,6 +17,18 @@ OK = "ok"
 SHORT_BELOW, MEDIUM_BELOW = 1024, 8192
 """Prompt tokens: a short prompt has fewer than 1k, a medium one fewer than 8k, a long one the rest."""
 CLASSES = ("short", "medium", "long")
+
+
+class Verdict(StrEnum):
+    """How one answered request stands to its SLO."""
+
+    MET = "met"
+    LATE = "late"
+    """The first token came after its limit."""
+    SLOW = "slow"
+    """The tokens after it took longer than theirs."""
+    FAILED = "failed"
+    """There was no whole answer, by no fault of the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +46,20 @@ class Slo:
     def ttft_limit_ms(self, prompt_tokens: int) -> float:
         """The TTFT limit of a prompt of this many tokens."""
         return self.ttft_ms + self.ttft_ms_per_prompt_token * prompt_tokens
+
+    def judge(self, ttft_s: float | None, e2e_s: float, output_tokens: int | None, prompt_tokens: int = 0) -> Verdict:
+        """The verdict on a whole answer that took `e2e_s` seconds.
+
+        `ttft_s` is None for an answer that came in one piece: it then has the time that both limits together give its
+        tokens, and is `slow` beyond it. Unknown output tokens leave the time after the first token unjudged.
+        """
+        limit_s = self.ttft_limit_ms(prompt_tokens) / 1e3
+        later = max(0, (output_tokens or 0) - 1)
+        if ttft_s is not None and ttft_s > limit_s:
+            return Verdict.LATE
+        if ttft_s is None:
+            return Verdict.MET if e2e_s <= limit_s + later * self.tpot_ms / 1e3 else Verdict.SLOW
+        return Verdict.SLOW if later and (e2e_s - ttft_s) / later > self.tpot_ms / 1e3 else Verdict.MET
 
     def document(self) -> dict[str, float]:
         """The report's `slo`."""

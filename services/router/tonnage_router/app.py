@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry
@@ -18,10 +19,11 @@ def build_app(gateway: Gateway, registry: CollectorRegistry) -> FastAPI:
     app = build_base_app("Tonnage router admin", registry, not_ready=gateway.not_ready)
 
     @app.get("/admin/endpoints", tags=["admin"])
-    async def endpoints() -> dict[str, Any]:
+    async def endpoints() -> Response:
         """Every endpoint with its health, load and what it is believed to hold."""
         rows = [_endpoint(gateway, endpoint) for endpoint in gateway.fleet]
-        return {"schema": "tonnage.endpoints/1", "version": VERSION, "policy": gateway.profile.name, "endpoints": rows}
+        found = {"schema": "tonnage.endpoints/1", "version": VERSION, "policy": gateway.profile.name, "endpoints": rows}
+        return _json(found)
 
     @app.post("/admin/endpoints/{endpoint_id}/drain", tags=["admin"], responses={404: {"description": "Unknown"}})
     async def drain(endpoint_id: str, undo: bool = False) -> Response:
@@ -34,11 +36,22 @@ def build_app(gateway: Gateway, registry: CollectorRegistry) -> FastAPI:
         return JSONResponse(_endpoint(gateway, endpoint))
 
     @app.get("/admin/decisions", tags=["admin"])
-    async def decisions(limit: int = Query(default=50, ge=1, le=1000)) -> dict[str, Any]:
-        """The latest decisions, newest first, with every candidate's scores."""
+    async def decisions(limit: int = Query(default=50, ge=1, le=1000), candidates: bool = True) -> Response:
+        """The latest decisions, newest first, with every candidate's scores or, `candidates=false`, without."""
         newest = list(gateway.decisions)[-limit:][::-1]
-        rows = [record.document() for record in newest]
-        return {"schema": "tonnage.decisions/1", "version": VERSION, "decisions": rows}
+        rows = [record.document() if candidates else record.summary() for record in newest]
+        return _json({"schema": "tonnage.decisions/1", "version": VERSION, "decisions": rows})
+
+    @app.get("/admin/decisions/{number}", tags=["admin"], responses={404: {"description": "Kept no longer"}})
+    async def decision(number: int) -> Response:
+        """One decision with every candidate's scores and what each adds to the total."""
+        kept = gateway.decisions
+        place = number - kept[0].number if kept else -1
+        if not 0 <= place < len(kept):
+            span = f"{kept[0].number} to {kept[-1].number}" if kept else "none"
+            message = f"no decision {number} here; kept: {span}"
+            return JSONResponse({"error": {"message": message, "type": "not_found_error"}}, status_code=404)
+        return _json({"schema": "tonnage.decision/1", "version": VERSION, "decision": kept[place].document()})
 
     @app.get("/admin/queue", tags=["admin"])
     async def queue() -> dict[str, Any]:
@@ -52,6 +65,11 @@ def build_app(gateway: Gateway, registry: CollectorRegistry) -> FastAPI:
         return {"schema": "tonnage.sharing/1", "version": VERSION, "sharing": found}
 
     return app
+
+
+def _json(document: dict[str, Any]) -> Response:
+    """Written at once: this loop also carries requests, and a thousand endpoints are half a megabyte."""
+    return Response(orjson.dumps(document), media_type="application/json")
 
 
 def _endpoint(gateway: Gateway, endpoint: Endpoint) -> dict[str, Any]:

@@ -83,6 +83,12 @@ class Endpoint:
             adapter_slots=spec.adapter_slots,
         )
 
+    @property
+    def pool_name(self) -> str:
+        """The base model it serves, as metrics name its pool; empty until it has listed one."""
+        bases = (entry.get("id") for entry in self.listed if not entry.get("parent"))
+        return self.spec.model or next((str(name) for name in bases if name), "")
+
     def learn_pace(self, ahead_tokens: int, seconds: float) -> None:
         """A stream's first byte came `seconds` after it was sent behind `ahead_tokens` of prompts, its own included."""
         if ahead_tokens >= MIN_PACE_TOKENS and seconds > 0:

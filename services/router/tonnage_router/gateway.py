@@ -1,6 +1,7 @@
 """The router's centre: what may come in, where it goes, and what is known of the fleet. One event loop, no awaits."""
 
 import asyncio
+import itertools
 import math
 import random
 import time
@@ -31,6 +32,7 @@ from tonnage_router.fleet import Endpoint, Fleet
 from tonnage_router.lora import LoraLoader
 from tonnage_router.metrics import MAX_REQUEST_KEYS, RouterMetrics
 from tonnage_router.models import ModelList
+from tonnage_router.objectives import Objectives
 from tonnage_router.profiles import profile_of
 from tonnage_router.prompt_keys import PromptKeys
 from tonnage_router.ranks import by_rank
@@ -61,6 +63,7 @@ class Gateway:
         self.fleet = Fleet(settings, self.scheduler)
         self.models = ModelList(self.fleet, settings.adapters)
         self.estimate = BytesPerToken()
+        self.objectives = Objectives(settings)
         self.retry_budget = RetryBudget(settings.retry_budget)
         self.tenants = Tenants()
         if settings.tenants_file is not None:
@@ -71,6 +74,7 @@ class Gateway:
         self.fleet.seen_models.update(self.lora.specs)
         self.access_log = access_log or AccessLog("off")
         self.decisions: deque[DecisionRecord] = deque(maxlen=settings.decisions_kept or None)
+        self._numbers = itertools.count(1)
         self.clients: set[ClientConnection] = set()
         self.active: set[Exchange] = set()
         self.buffered = 0
@@ -245,7 +249,8 @@ class Gateway:
         metrics.predicted_hit_tokens += decision.matched_tokens
         metrics.choice.observe(seconds)
         if self.settings.decisions_kept:
-            self.decisions.append(DecisionRecord(exchange, decision, time.time()))
+            number = next(self._numbers)
+            self.decisions.append(DecisionRecord(exchange, decision, time.time(), number, self.profile))
 
     # --- what traffic says of endpoints -------------------------------------------------------------------------------
 
@@ -332,9 +337,11 @@ class Gateway:
         metrics.count(metrics.requests, key, most=MAX_REQUEST_KEYS)
         metrics.outcomes[outcome] = metrics.outcomes.get(outcome, 0) + 1
         duration = time.perf_counter() - exchange.started
-        metrics.duration.observe(duration)
-        if exchange.first_byte_s is not None:
-            metrics.first_byte.observe(exchange.first_byte_s)
+        pool = self.pool_name(exchange)
+        metrics.observe_request(pool, duration, exchange.first_byte_s)
+        verdict = self.objectives.verdict(exchange, outcome, pool, duration)
+        if verdict is not None:
+            metrics.count(metrics.slo_requests, (pool, verdict.value))
         if self.disaggregation is not None:
             self.disaggregation.forget(exchange)
         if exchange.usage is not None:
@@ -365,9 +372,10 @@ class Gateway:
     def _learn(self, exchange: Exchange) -> None:
         metrics, usage = self.metrics, exchange.usage
         assert usage is not None
-        metrics.prompt_tokens += usage.prompt_tokens
-        metrics.completion_tokens += usage.completion_tokens
-        metrics.cached_tokens += usage.cached_tokens or 0
+        pool = self.pool_name(exchange)
+        metrics.count(metrics.tokens, (pool, "prompt"), usage.prompt_tokens)
+        metrics.count(metrics.tokens, (pool, "completion"), usage.completion_tokens)
+        metrics.count(metrics.tokens, (pool, "cached"), usage.cached_tokens or 0)
         self.prompts.answered(exchange, usage.prompt_tokens)
         if exchange.facts.tokens is None and exchange.facts.model is not None:
             self.estimate.learn(exchange.facts.model, len(exchange.facts.prompt), usage.prompt_tokens)

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from prometheus_client import CollectorRegistry
@@ -10,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from tonnage_core.prefix_index.exact_index import ExactIndex
 from tonnage_core.prefix_index.index import PrefixIndex
+from tonnage_core.slo import Verdict
 from tonnage_runtime.metrics import LATENCY_BUCKETS_S, TTFT_BUCKETS_S
 
 if TYPE_CHECKING:
@@ -20,8 +22,12 @@ OVERHEAD_BUCKETS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001
 
 
 K = TypeVar("K", bound=tuple[str, ...])
+VERDICTS = tuple(verdict.value for verdict in Verdict)
+TOKEN_KINDS = ("prompt", "completion", "cached")
 MAX_KEYS = 400
 """Label combinations of a family by tenant: 100 tenants by a few values."""
+MAX_POOLS = 100
+"""Pools with histograms of their own; the rest share one called `other`."""
 MAX_REQUEST_KEYS = 10_000
 """Label combinations of requests: 100 models by 10 endpoints each by 10 statuses."""
 
@@ -73,13 +79,12 @@ class RouterMetrics(Collector):
         self.tenant_requests: dict[tuple[str], int] = {}
         self.tenant_tokens: dict[tuple[str], int] = {}
         self.tenant_refusals: dict[tuple[str, str], int] = {}
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
-        self.cached_tokens = 0
+        self.tokens: dict[tuple[str, str], int] = {}
+        self.slo_requests: dict[tuple[str, str], int] = {}
         self.predicted_prompt_tokens = 0
         self.predicted_hit_tokens = 0
-        self.duration = Histogram(LATENCY_BUCKETS_S)
-        self.first_byte = Histogram(TTFT_BUCKETS_S)
+        self.duration: dict[str, Histogram] = {}
+        self.first_byte: dict[str, Histogram] = {}
         self.choice = Histogram(OVERHEAD_BUCKETS_S)
         self.encoding = Histogram(LATENCY_BUCKETS_S)
         registry.register(self)
@@ -91,13 +96,25 @@ class RouterMetrics(Collector):
             key = cast("K", ("other", *key[1:]))
         counts[key] = counts.get(key, 0) + amount
 
+    def observe_request(self, pool: str, duration_s: float, first_byte_s: float | None) -> None:
+        """A request of a pool ended; `first_byte_s` is None when nothing was answered."""
+        if pool not in self.duration and len(self.duration) >= MAX_POOLS:
+            pool = "other"
+        if pool not in self.duration:
+            self.duration[pool], self.first_byte[pool] = Histogram(LATENCY_BUCKETS_S), Histogram(TTFT_BUCKETS_S)
+        self.duration[pool].observe(duration_s)
+        if first_byte_s is not None:
+            self.first_byte[pool].observe(first_byte_s)
+
     def attach(self, gateway: "Gateway") -> None:
         """The gateway whose state the gauges show."""
         self._gateway = gateway
 
     def collect(self) -> Iterable[Metric]:
         """All families, read at a scrape."""
+        pools = list(self._gateway.queue_lengths()) if self._gateway else []
         yield from _counters(self)
+        yield from _by_pool(self, pools)
         yield from _histograms(self)
         yield from _endpoint_gauges(self._gateway)
         yield from _gauges(self._gateway)
@@ -133,12 +150,6 @@ def _counters(m: RouterMetrics) -> Iterable[Metric]:
         "refused_requests", "Requests refused before routing", ["status"], (((k,), v) for k, v in m.refused.items())
     )
     yield _counter("endpoint_failures", "Failed attempts by kind", ["endpoint", "kind"], m.endpoint_failures.items())
-    tokens = (
-        (("prompt",), float(m.prompt_tokens)),
-        (("completion",), float(m.completion_tokens)),
-        (("cached",), float(m.cached_tokens)),
-    )
-    yield _counter("tokens", "Tokens that engines reported in usage", ["kind"], tokens)
     yield _counter("tenant_requests", "Requests admitted, by tenant", ["tenant"], m.tenant_requests.items())
     yield _counter("tenant_tokens", "Tokens charged, by tenant", ["tenant"], m.tenant_tokens.items())
     yield _counter("tenant_refused_requests", "Requests over a limit", ["tenant", "limit"], m.tenant_refusals.items())
@@ -166,10 +177,24 @@ def _counters(m: RouterMetrics) -> Iterable[Metric]:
     yield _counter("predicted_tokens", "Prompt tokens estimated, and expected in a cache", ["kind"], predicted)
 
 
-def _histograms(m: RouterMetrics) -> Iterable[Metric]:
-    for name, text, histogram in (
+def _by_pool(m: RouterMetrics, pools: Sequence[str]) -> Iterable[Metric]:
+    """Counters that start at 0 in every known pool: a rate misses the first event of a series that begins with it."""
+    tokens = dict.fromkeys(product(pools, TOKEN_KINDS), 0) | m.tokens
+    yield _counter("tokens", "Tokens that engines reported in usage", ["pool", "kind"], tokens.items())
+    judged = dict.fromkeys(product(pools, VERDICTS), 0) | m.slo_requests
+    yield _counter("slo_requests", "Requests by how they stand to the SLO", ["pool", "verdict"], judged.items())
+    for name, text, histograms in (
         ("request_duration_seconds", "From a request's last byte read to its answer's end", m.duration),
         ("first_byte_seconds", "From a request's last byte read to its answer's first byte", m.first_byte),
+    ):
+        family = HistogramMetricFamily(f"tonnage_router_{name}", text, labels=["pool"])
+        for pool, histogram in histograms.items():
+            family.add_metric([pool], histogram.buckets(), histogram.total)
+        yield family
+
+
+def _histograms(m: RouterMetrics) -> Iterable[Metric]:
+    for name, text, histogram in (
         ("decision_seconds", "Time to hash, choose and reserve", m.choice),
         ("encoding_seconds", "Time to encode a prompt's new text, waiting included", m.encoding),
     ):
@@ -203,7 +228,7 @@ def _endpoint_gauges(gateway: "Gateway | None") -> Iterable[Metric]:
             [(e, float(index.blocks(c.slot))) for e, c in endpoints],
         ),
     ):
-        yield _gauge(name, text, ["endpoint"], (((e.id,), value) for e, value in rows))
+        yield _gauge(name, text, ["pool", "endpoint"], (((e.pool_name, e.id), value) for e, value in rows))
 
 
 def _gauges(gateway: "Gateway | None") -> Iterable[Metric]:

@@ -56,6 +56,15 @@ class AdapterSpec(Settings):
     """Where engines find it: a directory or a hub name."""
 
 
+class SloSpec(Settings):
+    """What answers of a model should take."""
+
+    ttft_ms: float = Field(default=2000.0, gt=0, le=1e9)
+    """Limit of the time to the first token, waiting in the router included."""
+    tpot_ms: float = Field(default=50.0, gt=0, le=1e9)
+    """Limit of the mean time per output token after the first."""
+
+
 class DisaggregationSpec(Settings):
     """What moving a model's KV from a prefill to a decode endpoint costs: the planner's rule decides by it."""
 
@@ -190,6 +199,10 @@ class RouterSettings(Settings):
     scale_from_zero: list[str] = Field(default_factory=list)
     """Models whose requests wait, rather than answer 503, while no endpoint serves them."""
     drain_timeout_s: float = Field(default=30.0, ge=0)
+    slo: SloSpec = SloSpec()
+    """What requests are judged by in `tonnage_router_slo_requests_total`; it changes nothing in how they are routed."""
+    slos: dict[str, SloSpec] = Field(default_factory=dict)
+    """The same by model, for those whose limits differ."""
     access_log: Literal["off", "errors", "all"] = "errors"
     decisions_kept: int = Field(default=1000, ge=0)
     """Decisions that `/admin/decisions` can show."""

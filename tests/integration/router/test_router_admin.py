@@ -47,6 +47,24 @@ async def test_decisions_are_shown_newest_first_with_every_score(engines: Any, r
     assert set(rows[0]["candidates"][0]["scores"]) >= {"uncached_prefix", "token_load", "kv_utilisation"}
 
 
+async def test_a_decision_is_found_by_its_number_and_its_parts_add_up(engines: Any, route: Any) -> None:
+    router = await route(await engines(3))
+    for number in range(3):
+        await router.post(chat(f"{LONG} {number}"), extra=b"x-request-id: r%d\r\n" % number)
+    async with admin(router) as client:
+        rows = (await client.get("/admin/decisions?candidates=false")).json()["decisions"]
+        found = (await client.get(f"/admin/decisions/{rows[0]['number']}")).json()["decision"]
+        gone = await client.get(f"/admin/decisions/{rows[0]['number'] + 1}")
+    assert [row["number"] for row in rows] == [3, 2, 1]
+    assert all("candidates" not in row and row["considered"] == 3 for row in rows)
+    assert found["request_id"] == "r2"
+    assert found["weights"]["uncached_prefix"] > 0
+    for row in found["candidates"]:
+        assert abs(sum(row["parts"].values()) - row["total"]) < 1e-4
+    assert gone.status_code == 404
+    assert "kept: 1 to 3" in gone.json()["error"]["message"]
+
+
 def router_engines(router: Any) -> Any:
     return [endpoint.spec for endpoint in router.gateway.fleet]
 
@@ -73,6 +91,9 @@ async def test_readiness_follows_the_fleet_and_metrics_count_requests(engines: A
         page = (await client.get("/metrics")).text
         assert f'tonnage_router_requests_total{{endpoint="127.0.0.1:{engine.port}",pool="m",status="200"}} 1.0' in page
         assert 'tonnage_router_queue_requests{pool="m"} 0.0' in page
+        assert 'tonnage_router_slo_requests_total{pool="m",verdict="met"} 1.0' in page
+        assert 'tonnage_router_slo_requests_total{pool="m",verdict="failed"} 0.0' in page
+        assert 'tonnage_router_first_byte_seconds_count{pool="m"} 1.0' in page
         router.gateway.fleet.remove(next(iter(router.gateway.fleet)))
         answer = await client.get("/readyz")
         assert (answer.status_code, answer.json()["reason"]) == (503, "no endpoint is healthy")
