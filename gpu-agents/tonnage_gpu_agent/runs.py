@@ -129,6 +129,7 @@ class Guard:
         self._rule, self._trace = options.growth, options.trace
         self._state = GrowthWatch(before_bytes)
         self._visible = False
+        self._ours: set[int] = set()
         self._word: ChildMemory | None = None
         self._heard = 0.0
 
@@ -162,11 +163,15 @@ class Guard:
         return f"another process came to GPU {index}: {', '.join(map(str, foreign[:5]))}" if foreign else None
 
     def _is_own(self, pid: int) -> bool:
-        """The child or what it started: all share its session."""
+        """The child or what it started: all share its session. The driver lists a rank for a while after its end, when
+        nothing tells its session any more: what was ours stays ours."""
         try:
-            return os.getsid(pid) == self._pid
+            mine = os.getsid(pid) == self._pid
         except (ProcessLookupError, PermissionError):
-            return pid == self._pid
+            mine = pid == self._pid or pid in self._ours
+        if mine:
+            self._ours.add(pid)
+        return mine
 
 
 class Lookout:

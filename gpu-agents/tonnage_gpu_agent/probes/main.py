@@ -13,7 +13,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -51,6 +52,8 @@ class Phase:
     def __init__(self) -> None:
         self.warming = True
         self.helpers = False
+        self.say: Callable[[], None] = lambda: None
+        """Tells the guard at once; the thread that does it 20 times a second may wait for the interpreter."""
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
@@ -65,19 +68,26 @@ class Phase:
     def helping(self) -> Iterator[None]:
         """While processes of ours run on the GPU."""
         self.helpers = True
+        self.say()
         try:
             yield
         finally:
             time.sleep(RELEASE_S)
             self.helpers = False
+            self.say()
 
 
-def publish_memory(channel: Channel, phase: Phase) -> None:
-    """Say for ever what the allocator holds, so that the guard can tell our memory from a stranger's."""
+def say_memory(channel: Channel, phase: Phase) -> None:
+    """Say what the allocator holds, so that the guard can tell our memory from a stranger's."""
     import torch
 
+    channel.send("memory", reserved=int(torch.cuda.memory_reserved()), warming=phase.warming, helpers=phase.helpers)
+
+
+def publish_memory(phase: Phase) -> None:
+    """Say it for ever."""
     while True:
-        channel.send("memory", reserved=int(torch.cuda.memory_reserved()), warming=phase.warming, helpers=phase.helpers)
+        phase.say()
         time.sleep(PUBLISH_S)
 
 
@@ -106,11 +116,12 @@ def make_bench(arguments: argparse.Namespace, channel: Channel) -> Any:
         host = torch.device("cpu")
         return Bench(host, HostTimer(), torch.Generator().manual_seed(arguments.seed), quick=quick)
     phase = Phase()
+    phase.say = partial(say_memory, channel, phase)
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
     start_libraries(torch, device)
     properties = torch.cuda.get_device_properties(device)
-    threading.Thread(target=publish_memory, args=(channel, phase), daemon=True).start()
+    threading.Thread(target=publish_memory, args=(phase,), daemon=True).start()
     time.sleep(SETTLE_S)
     channel.send("hello", versions=versions(), product=properties.name, memory_bytes=int(properties.total_memory))
     return Bench(

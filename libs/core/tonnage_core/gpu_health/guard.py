@@ -62,6 +62,10 @@ class GrowthRule:
     child's word are read up to 0.1 s apart, so a large allocation shows for a look or two in one and not in the other:
     hence several looks in a row. A word older than `stale_s` says nothing, and such looks neither count nor clear, up
     to `deaf_s`.
+
+    When helpers have ended the driver gives their memory back late, after it has dropped their PIDs, and may keep some
+    (300 to 700 MiB on the first of two H200s): what is left then is learned anew and may only fall, and from
+    `release_looks` looks on it may not be more than `residue_bytes`.
     """
 
     growth_bytes: int = 64 * MIB
@@ -72,18 +76,34 @@ class GrowthRule:
     creep_bytes: int = 256 * MIB
     stale_s: float = 0.25
     deaf_s: float = 1.0
+    release_looks: int = 100
+    residue_bytes: int = 1024 * MIB
+    agreeing_looks: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What helpers left behind: the child's overhead before them (None when it had not settled), looks since they
+    ended, and, where the driver attributes memory, what it attributes to nobody (None until learned)."""
+
+    usual_bytes: int | None = None
+    looks: int = 0
+    recent: tuple[int, ...] = ()
+    left_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthWatch:
     """State of the watch: memory used before the child began; its overhead when it had settled (None before) and now;
-    the last looks at the overhead, newest last; and looks in a row with unexplained growth."""
+    the last looks at the overhead, newest last; looks in a row with unexplained growth; and, once it had helpers, what
+    they left."""
 
     before_bytes: int
     settled_bytes: int | None = None
     overhead_bytes: int = 0
     recent: tuple[int, ...] = ()
     streak: int = 0
+    released: Released | None = None
 
 
 def watch(
@@ -99,18 +119,58 @@ def watch(
     if seen.used_bytes is None:
         return state, None
     if child is not None and child.helpers:  # their memory is not the child's; its own is learned anew afterwards
-        return replace(state, settled_bytes=None, recent=(), streak=0), None
+        return _helped(state), None
     grown = seen.used_bytes - state.before_bytes
     if own_bytes is not None:
-        return _judged(state, grown - own_bytes, rule)
+        return _attributed(state, grown - own_bytes, rule)
     if child is None:
         return _judged(state, grown - rule.overhead_bytes, rule)
     if rule.stale_s < child.age_s <= rule.deaf_s:
         return state, None
-    overhead = grown - child.reserved_bytes
-    state = _learned(state, overhead, child.warming, rule)
-    allowed = rule.overhead_bytes if state.settled_bytes is None else state.overhead_bytes
-    return _judged(state, overhead - allowed, replace(rule, growth_bytes=rule.step_bytes) if child.warming else rule)
+    return _told(state, grown - child.reserved_bytes, child.warming, rule)
+
+
+def _helped(state: GrowthWatch) -> GrowthWatch:
+    usual = state.overhead_bytes if state.settled_bytes is not None else None
+    if usual is None and state.released is not None:
+        usual = state.released.usual_bytes
+    return replace(state, settled_bytes=None, recent=(), streak=0, released=Released(usual))
+
+
+def _attributed(state: GrowthWatch, unattributed: int, rule: GrowthRule) -> tuple[GrowthWatch, str | None]:
+    """The driver says what is the child's. `unattributed` falls to what several looks in a row agree on."""
+    released = state.released
+    if released is None:
+        return _judged(state, unattributed, rule)
+    recent = (*released.recent, unattributed)[-rule.agreeing_looks :]
+    left = released.left_bytes
+    if len(recent) == rule.agreeing_looks:
+        left = max(0, *recent) if left is None else max(0, min(left, max(recent)))
+    state = replace(state, released=replace(released, looks=released.looks + 1, recent=recent, left_bytes=left))
+    if left is None:
+        return state, None
+    return _kept(state, left, rule) or _judged(state, unattributed - left, rule)
+
+
+def _told(state: GrowthWatch, overhead: int, warming: bool, rule: GrowthRule) -> tuple[GrowthWatch, str | None]:
+    """The child says what it holds, so that `overhead` is left to explain."""
+    released = state.released
+    if released is not None:
+        state = replace(state, released=replace(released, looks=released.looks + 1))
+    state = _learned(state, overhead, warming, rule)
+    if state.settled_bytes is None:
+        return (state, None) if released is not None else _judged(state, overhead - rule.overhead_bytes, rule)
+    usual = released.usual_bytes if released is not None else None
+    kept = None if usual is None else _kept(state, state.overhead_bytes - usual, rule)
+    growth = rule.step_bytes if warming else rule.growth_bytes
+    return kept or _judged(state, overhead - state.overhead_bytes, replace(rule, growth_bytes=growth))
+
+
+def _kept(state: GrowthWatch, left: int, rule: GrowthRule) -> tuple[GrowthWatch, str] | None:
+    """A stop when helpers seem to have left more than a driver keeps: someone came while they ran."""
+    if state.released is None or state.released.looks < rule.release_looks or left <= rule.residue_bytes:
+        return None
+    return state, f"{left // MIB} MiB stayed in use after the probe's own ranks had ended"
 
 
 def _judged(state: GrowthWatch, unexplained: int, rule: GrowthRule) -> tuple[GrowthWatch, str | None]:
@@ -127,10 +187,12 @@ def _learned(state: GrowthWatch, overhead: int, warming: bool, rule: GrowthRule)
     if len(recent) < rule.settle_looks:
         return state
     if state.settled_bytes is None:
-        settled = min(max(sorted(recent)[len(recent) // 2], 0), rule.overhead_bytes)
+        settled = max(sorted(recent)[len(recent) // 2], 0)
+        settled = settled if state.released is not None else min(settled, rule.overhead_bytes)
         return replace(state, settled_bytes=settled, overhead_bytes=settled)
     if max(recent) < state.overhead_bytes:
-        return replace(state, overhead_bytes=max(recent))
+        lowest = state.settled_bytes if state.released is None else min(state.settled_bytes, max(0, *recent))
+        return replace(state, overhead_bytes=max(recent), settled_bytes=lowest)
     if warming and 0 < min(recent) - state.overhead_bytes < rule.step_bytes:
         return replace(state, overhead_bytes=min(*recent, state.settled_bytes + rule.creep_bytes))
     return state
