@@ -4,11 +4,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tonnage_core.autoscaling.observation import Attempt, Observation, Track, advance, observe
+from tonnage_core.autoscaling.observation import Attempt, Knowledge, Observation, Track, advance, observe
 from tonnage_core.autoscaling.policy import ScalingPolicy
 from tonnage_core.autoscaling.signals import RouterQueue
 from tonnage_core.autoscaling.state_machine import Decision, PoolState, decide
 from tonnage_planner.capacity import capacity_of
+from tonnage_planner.drift import DriftWatch
 from tonnage_planner.settings import EndpointSettings, PlannerSettings
 from tonnage_runtime.errors import SettingsError
 
@@ -37,6 +38,7 @@ class Fleet:
         self._router_waiting: Mapping[str, float] = {}
         self._started_at_s: float | None = None
         self.decided: dict[str, Decided] = {}
+        self.drift = DriftWatch()
         self.source_error: str | None = None
         """Why the endpoint list could not be read, while the last good one stays in use."""
 
@@ -49,6 +51,7 @@ class Fleet:
         pools = {endpoint.pool_name for endpoint in endpoints} | set(self._settings.pools)
         self._states = {pool: self._states.get(pool) or self._state_of(pool) for pool in sorted(pools)}
         self.decided = {pool: decided for pool, decided in self.decided.items() if pool in pools}
+        self.drift.keep(sorted(pools))
 
     def restore(self, states: Mapping[str, PoolState]) -> None:
         """States from before a restart, taken up when their pool is listed."""
@@ -129,7 +132,18 @@ class Fleet:
             seen = self.observations(now_s, pool)
             self._states[pool], made[pool] = decide(state, seen, now_s, policy, self._router_queue(pool, now_s))
             self.decided[pool] = Decided(made[pool], self._states[pool].changed_at_s, now_s)
+            self.drift.look(pool, seen, now_s, self._settings.hardware_of(pool))
         return made
+
+    def usd_per_hour(self, pool: str, now_s: float) -> float | None:
+        """What the pool's replicas cost, those that start included and those that cannot be placed not; None without
+        a price in its policy.
+        """
+        price = self._settings.hardware_of(pool).usd_per_replica_hour
+        if price is None:
+            return None
+        paid = sum(one.knowledge is not Knowledge.STUCK for one in self.observations(now_s, pool))
+        return paid * price
 
     def _router_queue(self, pool: str, now_s: float) -> RouterQueue | None:
         if self._settings.router_url is None:

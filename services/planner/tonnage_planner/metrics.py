@@ -98,6 +98,8 @@ class FleetCollector(Collector):
         yield _needs(self._fleet)
         yield from _loads(self._fleet)
         yield from _outlooks(self._fleet)
+        yield from _drifts(self._fleet)
+        yield _costs(self._fleet, now)
         yield from _endpoints(self._fleet.observations(now))
         yield GaugeMetricFamily(
             "tonnage_planner_endpoint_list_readable",
@@ -158,17 +160,55 @@ def _outlooks(fleet: Fleet) -> Iterator[Metric]:
         ("tonnage_planner_forecast_replicas", "The same at the horizon, with margin; NaN while unknown."),
         ("tonnage_planner_late_requests_ratio", "Share of requests past the TTFT limit lately; NaN while unknown."),
     )
+    horizon = GaugeMetricFamily(
+        "tonnage_planner_start_horizon_seconds",
+        "How far ahead the forecast looks: nine of ten starts seen were over by then.",
+        labels=["pool"],
+    )
     demand, forecast, late = (GaugeMetricFamily(name, text, labels=["pool"]) for name, text in families)
     for pool, decided in fleet.decided.items():
         outlook = decided.decision.outlook
         if outlook is None:
             continue
+        horizon.add_metric([pool], outlook.horizon_s)
         demand.add_metric([pool], outlook.demand.load if outlook.demand else math.nan)
         forecast.add_metric([pool], outlook.forecast.upper if outlook.forecast else math.nan)
         late.add_metric([pool], math.nan if outlook.late_share is None else outlook.late_share)
     yield demand
     yield forecast
     yield late
+    yield horizon
+
+
+def _drifts(fleet: Fleet) -> Iterator[Metric]:
+    families = (
+        (
+            "tonnage_planner_seen_token_seconds",
+            "Time per output token of the pool's traffic; NaN with too little of it.",
+        ),
+        ("tonnage_planner_predicted_token_seconds", "What the time model says of the same load; NaN while unknown."),
+        ("tonnage_planner_prediction_drift_ratio", "Seen over predicted; NaN while either is unknown."),
+    )
+    seen, predicted, ratio = (GaugeMetricFamily(name, text, labels=["pool"]) for name, text in families)
+    for pool, drift in fleet.drift.by_pool.items():
+        for family, value in ((seen, drift.seen_s), (predicted, drift.predicted_s), (ratio, drift.ratio)):
+            family.add_metric([pool], math.nan if value is None else value)
+    yield seen
+    yield predicted
+    yield ratio
+
+
+def _costs(fleet: Fleet, now_s: float) -> Metric:
+    cost = GaugeMetricFamily(
+        "tonnage_planner_cost_usd_per_hour",
+        "What the pool's replicas cost an hour; no series without a price in its policy.",
+        labels=["pool"],
+    )
+    for pool in fleet.decided:
+        usd = fleet.usd_per_hour(pool, now_s)
+        if usd is not None:
+            cost.add_metric([pool], usd)
+    return cost
 
 
 def _endpoints(seen: Iterable[Observation]) -> Iterator[Metric]:

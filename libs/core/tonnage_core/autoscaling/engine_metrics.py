@@ -67,6 +67,8 @@ VLLM = EngineNames(
         "generation_tokens": ("vllm:generation_tokens_total",),
         "finished_requests": ("vllm:request_success_total",),
         "first_tokens": ("vllm:time_to_first_token_seconds_count",),
+        "token_gap_seconds": ("vllm:inter_token_latency_seconds_sum", "vllm:time_per_output_token_seconds_sum"),
+        "token_gaps": ("vllm:inter_token_latency_seconds_count", "vllm:time_per_output_token_seconds_count"),
         "preemptions": ("vllm:num_preemptions_total",),
         "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
         "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
@@ -86,6 +88,8 @@ SGLANG = EngineNames(
         "generation_tokens": ("sglang:generation_tokens_total", "sglang_generation_tokens_total"),
         "finished_requests": ("sglang:num_requests_total", "sglang_num_requests_total"),
         "first_tokens": ("sglang:time_to_first_token_seconds_count", "sglang_time_to_first_token_seconds_count"),
+        "token_gap_seconds": ("sglang:inter_token_latency_seconds_sum", "sglang_inter_token_latency_seconds_sum"),
+        "token_gaps": ("sglang:inter_token_latency_seconds_count", "sglang_inter_token_latency_seconds_count"),
     },
     ttft=("sglang:time_to_first_token_seconds_bucket", "sglang_time_to_first_token_seconds_bucket"),
 )
