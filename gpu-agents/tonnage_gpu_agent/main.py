@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from tonnage_core.errors import TonnageError
 from tonnage_core.gpu_health.guard import Budget
+from tonnage_core.gpu_health.rules import spec_shares
 from tonnage_core.gpu_health.xid import XidPolicy, classify, label
 from tonnage_core.hardware.catalogue import find_gpu
 from tonnage_core.hardware.spec import UnknownGpuError as NotInCatalogueError
@@ -157,7 +158,8 @@ def _published(book: ProfileBook, uuid: str) -> Published | None:
     if record is None:
         return Published("UNKNOWN")
     ceilings = record.profile["ceilings"] if record.profile else {}
-    return Published(record.verdict.status.value, record.verdict.last_evidence, ceilings)
+    shares = spec_shares(ceilings, lookup_spec(record.profile["product"])[1]) if record.profile else {}
+    return Published(record.verdict.status.value, record.verdict.last_evidence, ceilings, shares)
 
 
 @dataclass(frozen=True, slots=True)

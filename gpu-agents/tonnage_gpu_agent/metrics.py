@@ -41,6 +41,8 @@ class Published:
     status: str
     evidence_at: float | None = None
     ceilings: Mapping[str, float] = field(default_factory=dict)
+    spec_shares: Mapping[str, float] = field(default_factory=dict)
+    """Ceilings over the data sheet's figures."""
 
 
 @dataclass
@@ -117,6 +119,9 @@ def _published(views: Iterable[DeviceView], published: Callable[[str], Published
     stamp = GaugeMetricFamily(
         "tonnage_gpu_verdict_evidence_timestamp_seconds", "When the GPU was last probed under load", labels=GPU
     )
+    shares = GaugeMetricFamily(
+        "tonnage_gpu_ceiling_spec_ratio", "Measured ceilings over the data sheet's figures", labels=[*GPU, "what"]
+    )
     units = sorted({unit for unit, _ in RATES.values()})
     rates = {
         unit: GaugeMetricFamily(f"tonnage_gpu_ceiling_{unit}", f"Measured ceilings in {unit}", labels=[*GPU, "what"])
@@ -135,7 +140,9 @@ def _published(views: Iterable[DeviceView], published: Callable[[str], Published
             if suffix in RATES:
                 unit, factor = RATES[suffix]
                 rates[unit].add_metric([*_ids(view), what], value * factor)
-    return [verdict, stamp, *rates.values()]
+        for key, share in found.spec_shares.items():
+            shares.add_metric([*_ids(view), key.rpartition("_")[0]], share)
+    return [verdict, stamp, shares, *rates.values()]
 
 
 def _fixed(mode: tuple[str, str], pods: Iterable[PodUse]) -> list[Metric]:

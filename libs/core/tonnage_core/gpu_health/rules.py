@@ -60,6 +60,12 @@ HOST_BOUND = frozenset(
 """Figures that the host decides: recorded, never evidence against the GPU."""
 
 
+def spec_shares(ceilings: Mapping[str, float], spec: Mapping[str, float | None]) -> dict[str, float]:
+    """Measured over the data sheet's figure, by ceiling, where both are known."""
+    pairs = ((rule.ceiling, ceilings.get(rule.ceiling), spec.get(rule.spec)) for rule in SPEC_FLOORS)
+    return {name: value / sheet for name, value, sheet in pairs if value is not None and sheet}
+
+
 def spec_findings(ceilings: Mapping[str, float], spec: Mapping[str, float | None]) -> list[Finding]:
     """One finding a floor that can be judged: the ceiling was measured and the data sheet gives the figure."""
     found = []
