@@ -1,6 +1,6 @@
 """Filter, score, pick: one decision, pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tonnage_core.scheduling.profile import Profile
@@ -76,6 +76,19 @@ def score(
         factor = weight / scale
         totals = [total + (value - low) * factor for total, value in zip(totals, column, strict=True)]
     return columns, totals
+
+
+def contributions(columns: Mapping[str, Sequence[float] | None], profile: Profile) -> dict[str, list[float]]:
+    """What each column adds to the totals of `score`: weight times its normalised values, [0, weight] or beyond for
+    scorers that are not in tokens. Columns without an opinion, or of scorers the profile lacks, are left out.
+    """
+    opinions = [(scorer, weight, found) for scorer, weight in profile.scorers if (found := columns.get(scorer.name))]
+    spreads = [max(found) - min(found) for scorer, _, found in opinions if scorer.in_tokens]
+    scale = max([TOKEN_SCALE_FLOOR, *spreads])
+    return {
+        scorer.name: [weight * (value - min(found)) / scale if scorer.in_tokens else weight * value for value in found]
+        for scorer, weight, found in opinions
+    }
 
 
 def require(decision: Decision | None, model: str) -> Decision:
