@@ -1,5 +1,6 @@
 """`tonnage up`: the local fleet on 127.0.0.1, a trace through it under two policies, then it stays up."""
 
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from tonnage_cli.finite import FiniteRange
 from tonnage_cli.fleet.layout import FleetOptions
 from tonnage_cli.fleet.outcome import exit_code, html_path, up_document, write_atomically
-from tonnage_cli.fleet.presentation import print_comparison, print_urls, progress_bars
+from tonnage_cli.fleet.presentation import print_comparison, print_scaling, print_urls, progress_bars
 from tonnage_cli.fleet.session import Session, Workload, running
 from tonnage_cli.output import check_writable, json_option, print_json
 from tonnage_core.slo import Slo
@@ -20,6 +21,8 @@ from tonnage_loadgen.target import parse_target
 from tonnage_loadgen.trace_file import read_trace
 from tonnage_runtime.catalogue import load_gpu, load_model
 
+START_HELP = "Engine seconds that the start of an engine takes that the planner asks for."
+DOWN_HELP = "Engine seconds for which the load must have fitted fewer engines."
 POLICIES = ("prefix", "round_robin", "least_load", "power_of_two", "session", "consistent_hash")
 
 
@@ -56,6 +59,14 @@ POLICIES = ("prefix", "round_robin", "least_load", "power_of_two", "session", "c
 @click.option(
     "--log-level", type=click.Choice(("DEBUG", "INFO", "WARNING", "ERROR")), default="WARNING", show_default=True
 )
+@click.option(
+    "--max-engines",
+    type=click.IntRange(1, 64),
+    help="Let the planner scale: from --engines, which stay, to this many. Replays under --policy alone.",
+)
+@click.option("--start-s", type=FiniteRange(0, 3600), default=60.0, show_default=True, help=START_HELP)
+@click.option("--scale-down-after-s", type=FiniteRange(0, 86400), default=300.0, show_default=True, help=DOWN_HELP)
+@click.option("--adapter", "adapters", multiple=True, help="A LoRA adapter that every simulated engine is to hold.")
 @click.option("--once", is_flag=True, help="Replay, report, end; exit 1 when a request failed or the run is void.")
 @json_option
 def command(
@@ -74,8 +85,10 @@ def command(
     if once and trace is None:
         raise click.UsageError("--once replays a trace and ends: name one with --replay")
     _check(urls_file, **fleet)
+    fleet |= {"slo_ttft_ms": slo_ttft_ms}
     workload = _workload(trace, limit, max_input, prompt_format, Slo(slo_ttft_ms, slo_tpot_ms)) if trace else None
-    return uvloop.run(_up(FleetOptions(**fleet), workload, urls_file=urls_file, once=once, as_json=as_json))
+    options = FleetOptions(**fleet, console_token=secrets.token_urlsafe(18))
+    return uvloop.run(_up(options, workload, urls_file=urls_file, once=once, as_json=as_json))
 
 
 def _check(urls_file: Path | None, **fleet: Any) -> None:
@@ -84,6 +97,12 @@ def _check(urls_file: Path | None, **fleet: Any) -> None:
         parse_target(url)
     if fleet["kv_events"] and fleet["engine_urls"]:
         raise click.UsageError("--kv-events is for simulated engines: real ones' ports go into the router's endpoints")
+    if fleet["max_engines"] is not None and fleet["engine_urls"]:
+        raise click.UsageError("--max-engines starts and ends simulated engines: leave it out with --engine-url")
+    if fleet["max_engines"] is not None and fleet["max_engines"] < fleet["engines"]:
+        raise click.UsageError(f"--max-engines {fleet['max_engines']} is less than --engines {fleet['engines']}")
+    if fleet["adapters"] and fleet["engine_urls"]:
+        raise click.UsageError("--adapter is for simulated engines: load real ones' adapters by their own API")
     if not fleet["engine_urls"]:
         load_model(fleet["model"])
         load_gpu(fleet["gpu"])
@@ -105,7 +124,7 @@ async def _up(
         if urls_file is not None:
             write_atomically(urls_file, orjson.dumps(session.urls, option=orjson.OPT_INDENT_2))
         if not as_json:
-            print_urls(session.urls)
+            print_urls(session.urls, options.console_token)
         code = await _replayed(session, workload, console, as_json=as_json) if workload else 0
         if once or session.stopped:
             return code
@@ -120,11 +139,16 @@ async def _replayed(session: Session, workload: Workload, console: Console, *, a
         documents = await session.guarded(session.compare(workload, bars.for_policy))
     if documents is None:
         return 130
+    if session.scaler is not None and await session.guarded(session.settle()) is None:
+        return 130
+    scaled = session.scaler.document() if session.scaler is not None else None
     page = html_path(session.options.state_dir)
     html.render(documents, page)
     if as_json:
-        print_json(up_document(documents, session.options.policy, session.urls))
+        print_json(up_document(documents, session.options.policy, session.urls, scaled))
     else:
         print_comparison(documents)
+        if scaled is not None:
+            print_scaling(scaled)
         console.print(f"latency curves and the timeline: {page}", highlight=False)
-    return exit_code(documents)
+    return exit_code(documents, scaled)

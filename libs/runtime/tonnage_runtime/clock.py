@@ -28,6 +28,22 @@ class SystemClock:
         return time.time()
 
 
+class ScaledClock:
+    """A clock whose monotonic seconds pass `scale` (> 0) times as fast: what watches simulated engines counts theirs."""
+
+    def __init__(self, clock: Clock, scale: float) -> None:
+        self._clock = clock
+        self._scale = scale
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary origin, times the scale; never goes back."""
+        return self._clock.monotonic() * self._scale
+
+    def wall(self) -> float:
+        """Seconds since the Unix epoch, not scaled: stamps are the machine's."""
+        return self._clock.wall()
+
+
 class ManualClock:
     """A clock that moves only when told to: the embedded adapter for tests and replays."""
 

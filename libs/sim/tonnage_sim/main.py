@@ -1,6 +1,7 @@
 """`python -m tonnage_sim.main`: one simulated engine, set up by TONNAGE_SIM_* in the environment or by options."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -37,11 +38,14 @@ async def serve(settings: SimSettings) -> None:
         crash=lambda: os._exit(CRASHED),
     )
     simulator = build_app(settings, ports)
-    sock = bind(settings.host, settings.port)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     server = Server(simulator)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(settings.start_s / settings.time_scale):
+            await stop.wait()
+    sock = bind(settings.host, settings.port)
     async with simulator.running():
         await server.start(sock)
         logger.info("ready", extra={"url": "http://{}:{}".format(*sock.getsockname()[:2]), "model": settings.model})

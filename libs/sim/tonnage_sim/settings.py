@@ -108,5 +108,7 @@ class SimSettings(Settings):
     """Share by which step times vary either way."""
     flush_interval_ms: Annotated[float, Field(ge=0, le=1000)] = 2.0
     """Wall milliseconds that a stream's tokens between the first and the last may wait, to share a write."""
+    start_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
+    """Engine seconds that a start takes before the port is open, as weights are loaded and graphs captured."""
     drain_timeout_s: Annotated[float, Field(ge=0)] = 10.0
     """Wall seconds that requests in progress get to end after SIGTERM."""

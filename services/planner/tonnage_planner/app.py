@@ -37,7 +37,7 @@ from tonnage_planner.predict import PredictAnswer, PredictQuestion, predict_answ
 from tonnage_planner.saved_states import SavedStates
 from tonnage_planner.settings import PlannerSettings
 from tonnage_planner.watch import Watch
-from tonnage_runtime.clock import Clock
+from tonnage_runtime.clock import Clock, ScaledClock
 from tonnage_runtime.http_app import build_base_app
 from tonnage_runtime.memory_store import MemoryStore
 from tonnage_runtime.store import Store
@@ -65,27 +65,28 @@ class Ports:
 def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
     """The service; scraping starts and ends with the app."""
     fleet = Fleet(settings)
+    clock = ScaledClock(ports.clock, settings.time_scale)
     metrics = PlannerMetrics(ports.registry)
-    metrics.fleet.attach(fleet, ports.clock)
+    metrics.fleet.attach(fleet, clock)
     watch = Watch(
         settings,
         fleet,
         source=ports.source,
         scraper=ports.scraper,
         metrics=metrics,
-        clock=ports.clock,
+        clock=clock,
     )
 
     jobs = PlanJobs(metrics.plan, ports.clock, waiting_limit=settings.plans_waiting, kept=settings.plans_kept)
     store = ports.store or MemoryStore(ports.clock)
-    saved = SavedStates(store, ports.clock, interval_s=settings.save_interval_s)
+    saved = SavedStates(store, clock, interval_s=settings.save_interval_s)
     library = Library(store, profiles=settings.profiles_kept, points=settings.bench_points_kept)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await saved.restore(fleet)
         tasks = [asyncio.create_task(watch.run()), asyncio.create_task(saved.run(fleet))]
-        async with serve_hooks(settings, fleet, ports.clock, metrics):
+        async with serve_hooks(settings, fleet, clock, metrics):
             yield
         await jobs.close()
         for task in tasks:
@@ -97,7 +98,7 @@ def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_middleware(BodyLimit, limit_bytes=settings.request_body_limit_bytes)
-    _add_routes(app, settings, fleet, ports.clock)
+    _add_routes(app, settings, fleet, clock)
     add_plan_routes(app, jobs, library)
     _document_errors(app)
     return app

@@ -140,6 +140,9 @@ class PlannerSettings(Settings):
     router_url: str | None = Field(default=None, pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")
     """The router's admin address: its `/metrics` says how many requests wait outside every engine. A name with several
     addresses (a headless Service) is every router: their queues add up."""
+    time_scale: float = Field(default=1.0, gt=0, le=10_000)
+    """Seconds of the engines that pass in one second: above 1 beside engines simulated faster than time. Intervals,
+    ages and horizons of targets are then the engines' seconds; deadlines of single calls stay the machine's."""
     scrape_interval_s: float = Field(default=2.0, gt=0)
     """Time between scrapes of one endpoint, and between decisions."""
     scrape_timeout_s: float = Field(default=1.0, gt=0)

@@ -56,7 +56,7 @@ class Watch:
             await self.settle()
             while True:
                 self._guarded_tick()
-                await asyncio.sleep(self._settings.scrape_interval_s)
+                await asyncio.sleep(self._settings.scrape_interval_s / self._settings.time_scale)
         finally:
             await self._cancel()
 
@@ -148,7 +148,7 @@ class Watch:
         except NoEngineMetricsError as error:
             return Attempt(self._clock.monotonic(), Outcome.NO_ENGINE_METRICS, detail=str(error))
         ended = self._clock.monotonic()
-        self._metrics.scrape_duration.observe(ended - started)
+        self._metrics.scrape_duration.observe((ended - started) / self._settings.time_scale)
         return Attempt(ended, Outcome.OK, reading)
 
     async def _scrape_router(self, url: str) -> None:

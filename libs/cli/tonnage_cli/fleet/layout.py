@@ -2,9 +2,11 @@
 
 Ports count up from `port_base`: router, its admin port, planner, GPU agent, cold start, the fleet's own status page,
 two for the router of the policy compared with, from +10 the engines, and then two for each engine's KV events. Base 0
-takes free ports.
+takes free ports. A fleet that is scaled holds ports for the most engines it may have; router and planner then read its
+engines from one file, and the planner's clock runs as fast as the engines'.
 """
 
+import hashlib
 import json
 import socket
 from collections.abc import Mapping, Sequence
@@ -18,6 +20,9 @@ HOST = "127.0.0.1"
 FIXED = ("router", "admin", "planner", "agent", "coldstart", "fleet", "compared_router", "compared_admin")
 FIRST_ENGINE = 10
 COMPARED_WITH = "round_robin"
+PLANNER_LOOK_S = 0.5
+PLANNER_STALE_S = 5.0
+"""Wall seconds between the planner's looks, and after which a reading is too old: a busy machine delays both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,28 @@ class FleetOptions:
     state_dir: Path = Path(".tonnage")
     kv_events: bool = False
     """Simulated engines publish KV events, and the router matches prompts of token ids by them."""
+    max_engines: int | None = None
+    """The planner's target starts and ends engines, from `engines` to this many; None: they are what they are."""
+    start_s: float = 60.0
+    """Engine seconds that the start of an engine takes that the planner asks for."""
+    scale_down_after_s: float = 300.0
+    """Engine seconds for which the load must have fitted fewer engines."""
+    slo_ttft_ms: float = 2000.0
+    """Limit of the time to the first token that the planner scales by."""
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters that every simulated engine is to hold."""
+    console_token: str = ""
+    """What the console's actions need; empty turns them off."""
+
+    @property
+    def most_engines(self) -> int:
+        """Engines there may be."""
+        return self.max_engines or self.engines
+
+    @property
+    def endpoints_file(self) -> Path:
+        """Where router and planner read the engines of a fleet that is scaled."""
+        return self.state_dir.absolute() / "endpoints.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +74,13 @@ class ProcessSpec:
     url: str
     env: Mapping[str, str] = field(default_factory=dict)
     ready_path: str = "/readyz"
+    start_s: float = 0.0
+    """Wall seconds that its start takes by design, beside what the process needs."""
 
 
 def allocate_ports(options: FleetOptions) -> dict[str, int]:
     """A free port for each part; `PortInUseError` names the first that is taken, before anything starts."""
-    engines = range(0 if options.engine_urls else options.engines)
+    engines = range(0 if options.engine_urls else options.most_engines)
     names = list(FIXED) + [f"engine-{i}" for i in engines]
     if options.kv_events:
         names += [f"{what}-{i}" for i in engines for what in ("events", "replays")]
@@ -91,6 +120,7 @@ def urls(options: FleetOptions, ports: Mapping[str, int]) -> dict[str, str | lis
     named: dict[str, str | list[str]] = {
         name: f"http://{HOST}:{ports[name]}" for name in ("router", "admin", "planner", "agent", "coldstart", "fleet")
     }
+    named["console"] = f"{named['planner']}/console/fleet"
     named["engines"] = engine_urls(options, ports)
     return named
 
@@ -103,28 +133,27 @@ def engine_urls(options: FleetOptions, ports: Mapping[str, int]) -> list[str]:
 
 
 def engine_specs(options: FleetOptions, ports: Mapping[str, int]) -> list[ProcessSpec]:
-    """The simulated engines; none when real ones are given."""
-    if options.engine_urls:
-        return []
-    return [
-        ProcessSpec(
-            name=f"engine-{i}",
-            module="tonnage_sim.main",
-            url=f"http://{HOST}:{ports[f'engine-{i}']}",
-            ready_path="/health",
-            env=_env(
-                "SIM",
-                options,
-                ports[f"engine-{i}"],
-                MODEL=options.model,
-                GPU=options.gpu,
-                TIME_SCALE=options.speed,
-                SEED=options.seed + i,
-                **_published(options, ports, i),
-            ),
-        )
-        for i in range(options.engines)
-    ]
+    """The simulated engines that the fleet begins with; none when real ones are given."""
+    return [] if options.engine_urls else [engine_spec(options, ports, i) for i in range(options.engines)]
+
+
+def engine_spec(options: FleetOptions, ports: Mapping[str, int], engine: int, *, start_s: float = 0.0) -> ProcessSpec:
+    """One simulated engine whose start takes `start_s` engine seconds."""
+    port = ports[f"engine-{engine}"]
+    env = _env(
+        "SIM",
+        options,
+        port,
+        MODEL=options.model,
+        GPU=options.gpu,
+        TIME_SCALE=options.speed,
+        SEED=options.seed + engine,
+        START_S=start_s,
+        MAX_LORAS=len(options.adapters),
+        **_published(options, ports, engine),
+    )
+    url = f"http://{HOST}:{port}"
+    return ProcessSpec(f"engine-{engine}", "tonnage_sim.main", url, env, "/health", start_s / options.speed)
 
 
 def _published(options: FleetOptions, ports: Mapping[str, int], engine: int) -> dict[str, str]:
@@ -139,11 +168,17 @@ def _published(options: FleetOptions, ports: Mapping[str, int], engine: int) -> 
 
 def _endpoints(options: FleetOptions, ports: Mapping[str, int], model: str) -> list[dict[str, object]]:
     """What the router is told of the engines."""
-    rows: list[dict[str, object]] = [{"url": url, "model": model} for url in engine_urls(options, ports)]
-    if options.kv_events and not options.engine_urls:
-        for i, row in enumerate(rows):
-            row |= {"kv_events_port": ports[f"events-{i}"], "kv_events_replay_port": ports[f"replays-{i}"]}
-    return rows
+    if options.engine_urls:
+        return [{"url": url, "model": model} for url in engine_urls(options, ports)]
+    return [endpoint_row(options, ports, model, i) for i in range(options.engines)]
+
+
+def endpoint_row(options: FleetOptions, ports: Mapping[str, int], model: str, engine: int) -> dict[str, object]:
+    """What router and planner are told of one simulated engine."""
+    row: dict[str, object] = {"url": f"http://{HOST}:{ports[f'engine-{engine}']}", "model": model}
+    if options.kv_events:
+        row |= {"kv_events_port": ports[f"events-{engine}"], "kv_events_replay_port": ports[f"replays-{engine}"]}
+    return row
 
 
 def router_spec(
@@ -151,7 +186,9 @@ def router_spec(
 ) -> ProcessSpec:
     """The router that stays, or the one of the policy compared with."""
     port, admin = ("compared_router", "compared_admin") if compared else ("router", "admin")
-    endpoints = _endpoints(options, ports, model)
+    told: dict[str, object] = {"ENDPOINTS": json.dumps(_endpoints(options, ports, model))}
+    if options.max_engines is not None:
+        told = {"DISCOVERY": "file", "ENDPOINTS_FILE": options.endpoints_file, "RELOAD_INTERVAL_S": 0.25}
     return ProcessSpec(
         name="compared-router" if compared else "router",
         module="tonnage_router.main",
@@ -161,16 +198,15 @@ def router_spec(
             options,
             ports[port],
             ADMIN_PORT=ports[admin],
-            ENDPOINTS=json.dumps(endpoints),
             POLICY=policy,
             SEED=options.seed,
+            **told,
         ),
     )
 
 
 def service_specs(options: FleetOptions, ports: Mapping[str, int], model: str) -> Sequence[ProcessSpec]:
     """Planner, GPU agent and cold-start service."""
-    endpoints = json.dumps([{"url": url, "model": model} for url in engine_urls(options, ports)])
     cache = options.state_dir.absolute() / "cache"
 
     def spec(name: str, module: str, **env: object) -> ProcessSpec:
@@ -179,10 +215,42 @@ def service_specs(options: FleetOptions, ports: Mapping[str, int], model: str) -
         )
 
     return [
-        spec("planner", "tonnage_planner.main", ENDPOINTS=endpoints, ROUTER_URL=f"http://{HOST}:{ports['admin']}"),
+        spec("planner", "tonnage_planner.main", **_planner(options, ports, model)),
         spec("agent", "tonnage_gpu_agent.main"),
         spec("coldstart", "tonnage_coldstart.main", CACHE_DIR=cache),
     ]
+
+
+def _planner(options: FleetOptions, ports: Mapping[str, int], model: str) -> dict[str, object]:
+    """The planner's settings. Beside engines that are scaled its time is theirs, and it forecasts."""
+    told: dict[str, object] = {
+        "ROUTER_URL": f"http://{HOST}:{ports['admin']}",
+        "AGENT_URLS": json.dumps([f"http://{HOST}:{ports['agent']}"]),
+        "COLDSTART_URLS": json.dumps([f"http://{HOST}:{ports['coldstart']}"]),
+        "SUPERVISOR_URL": f"http://{HOST}:{ports['fleet']}",
+        "ACTION_TOKEN_SHA256": hashlib.sha256(options.console_token.encode()).hexdigest()
+        if options.console_token
+        else "",
+    }
+    if options.max_engines is None:
+        endpoints = [{"url": url, "model": model} for url in engine_urls(options, ports)]
+        return {**told, "ENDPOINTS": json.dumps(endpoints)}
+    policy = {
+        "model": options.model,
+        "gpu": options.gpu,
+        "min_replicas": options.engines,
+        "max_replicas": options.max_engines,
+        "slo_ttft_ms": options.slo_ttft_ms,
+        "start_s": options.start_s,
+        "scale_down_after_s": options.scale_down_after_s,
+    }
+    return told | {
+        "ENDPOINTS_FILE": options.endpoints_file,
+        "POOLS": json.dumps({model: policy}),
+        "TIME_SCALE": options.speed,
+        "SCRAPE_INTERVAL_S": PLANNER_LOOK_S * options.speed,
+        "STALE_AFTER_S": PLANNER_STALE_S * options.speed,
+    }
 
 
 def _env(service: str, options: FleetOptions, port: int, **values: object) -> dict[str, str]:

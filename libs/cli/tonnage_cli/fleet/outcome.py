@@ -5,15 +5,23 @@ from pathlib import Path
 from typing import Any
 
 
-def up_document(documents: Mapping[str, Mapping[str, Any]], policy: str, urls: Mapping[str, Any]) -> dict[str, Any]:
-    """The fleet's own policy at the top, every policy under `policies`, the URLs beside them (CONTRACTS)."""
-    return {**documents[policy], "policy": policy, "policies": dict(documents), "urls": dict(urls)}
+def up_document(
+    documents: Mapping[str, Mapping[str, Any]],
+    policy: str,
+    urls: Mapping[str, Any],
+    scaled: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The fleet's own policy at the top, every policy under `policies`, the URLs beside them (CONTRACTS); `autoscale`
+    of a fleet that is scaled.
+    """
+    found = {**documents[policy], "policy": policy, "policies": dict(documents), "urls": dict(urls)}
+    return found if scaled is None else found | {"autoscale": dict(scaled)}
 
 
-def exit_code(documents: Mapping[str, Mapping[str, Any]]) -> int:
-    """1 when a request failed or a run is void, else 0."""
+def exit_code(documents: Mapping[str, Mapping[str, Any]], scaled: Mapping[str, Any] | None = None) -> int:
+    """1 when a request failed, a run is void or a scaled fleet cut a stream, else 0."""
     failed = any(doc["requests"]["errors"] or doc["client"]["bound"] for doc in documents.values())
-    return 1 if failed else 0
+    return 1 if failed or (scaled is not None and scaled["cut_streams"]) else 0
 
 
 def html_path(state_dir: Path) -> Path:

@@ -12,6 +12,7 @@ from tonnage_loadgen.replay import OnProgress
 from tonnage_loadgen.replay import Progress as Standing
 
 WHAT = {
+    "console": "open this in a browser: fleet, decisions, plans",
     "router": "OpenAI API: send requests here",
     "admin": "router: endpoints, decisions, queue, metrics",
     "planner": "targets with reasons, memory, OpenAPI at /docs",
@@ -59,11 +60,14 @@ def progress_bars(console: Console, total: int) -> Iterator[ProgressBars]:
         yield ProgressBars(bars, total)
 
 
-def print_urls(urls: Mapping[str, str | list[str]]) -> None:
-    """The table of URLs."""
+def print_urls(urls: Mapping[str, str | list[str]], console_token: str = "") -> None:
+    """The table of URLs; with a token, the console's address that may act, whole on a line of its own."""
     rows = [(name, str(urls[name]), what) for name, what in WHAT.items()]
     rows += [(f"engine {i}", url, "vLLM API and metrics") for i, url in enumerate(urls["engines"])]
     print_table("The fleet is ready", ("part", "URL", "what"), rows)
+    if console_token:
+        address = f"{urls['console']}#token={console_token}"
+        Console().print(f"the console, allowed to drain: {address}", highlight=False, soft_wrap=True)
 
 
 def print_comparison(documents: Mapping[str, Mapping[str, Any]]) -> None:
@@ -83,6 +87,16 @@ def print_comparison(documents: Mapping[str, Mapping[str, Any]]) -> None:
             console.print(f"{policy}: {note}", style=style, markup=False, highlight=False)
         for sample in document["error_samples"]:
             console.print(f"{policy}: {sample}", style="red", markup=False, highlight=False)
+
+
+def print_scaling(scaled: Mapping[str, Any]) -> None:
+    """What a scaled fleet did: the planner's moves with their reasons, and the engines' life."""
+    moves = [(f"{one['at_s']:,.0f}", f"{one['before']} to {one['after']}", one["reason"]) for one in scaled["targets"]]
+    print_table("The planner's targets (engine time)", ("at, s", "engines", "why"), moves)
+    life = [(f"{one['at_s']:,.0f}", f"engine {one['engine']}", one["event"]) for one in scaled["engines"]]
+    held = f"{scaled['min_replicas']} at first, {scaled['peak_replicas']} at most, {scaled['final_replicas']} now"
+    cost = f"{scaled['replica_hours']} engine-hours, {scaled['cut_streams']} streams cut"
+    print_table(f"Engines: {held}; {cost}", ("at, s", "engine", "event"), life)
 
 
 def _number(value: float | None) -> str:

@@ -1,16 +1,22 @@
-"""One life of the local fleet: start everything, replay a trace under two policies, report, stay up, end everything."""
+"""One life of the local fleet: start everything, replay a trace under two policies, report, stay up, end everything.
+
+A fleet that is scaled replays under its own policy alone: the two runs would have had other engines.
+"""
 
 import asyncio
 import contextlib
 import secrets
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tonnage_cli.fleet import layout
+from tonnage_cli.fleet.adapters import keep_loaded, load_missing
 from tonnage_cli.fleet.discovery import served_model
 from tonnage_cli.fleet.layout import FleetOptions
+from tonnage_cli.fleet.scaler import FleetScaler
+from tonnage_cli.fleet.standing import ReplayStanding
 from tonnage_cli.fleet.status_app import build_app
 from tonnage_cli.fleet.supervisor import Supervisor
 from tonnage_core.slo import Slo
@@ -20,6 +26,7 @@ from tonnage_loadgen.replay import OnProgress, ReplayOptions, replay
 from tonnage_runtime.http_app import bind, serve
 
 T = TypeVar("T")
+SETTLE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +44,21 @@ class Workload:
 class Session:
     """A running fleet. Use `running` to enter it: whatever happens inside, every child is ended."""
 
-    def __init__(self, options: FleetOptions, ports: dict[str, int], supervisor: Supervisor, model: str) -> None:
+    def __init__(
+        self,
+        options: FleetOptions,
+        ports: dict[str, int],
+        supervisor: Supervisor,
+        model: str,
+        scaler: FleetScaler | None = None,
+    ) -> None:
         self.options = options
+        self.scaler = scaler
         self.ports = ports
         self.supervisor = supervisor
         self.model = model
         self.urls = layout.urls(options, ports)
+        self.standing = ReplayStanding()
         self._stopping = asyncio.Event()
 
     def stop_on_signals(self) -> None:
@@ -79,7 +95,8 @@ class Session:
         Each policy's prompts carry a cache salt of their own, so that neither finds the other's blocks.
         """
         documents: dict[str, Any] = {}
-        for policy in dict.fromkeys((self.options.policy, layout.COMPARED_WITH)):
+        compared = (self.options.policy, layout.COMPARED_WITH) if self.scaler is None else (self.options.policy,)
+        for policy in dict.fromkeys(compared):
             async with self._router_for(policy) as url:
                 documents[policy] = await self._replay(policy, url, workload, on_policy(policy))
         return documents
@@ -98,11 +115,32 @@ class Session:
             seed=self.options.seed,
             cache_salt=self._salt(policy),
         )
-        result = await replay(options, workload.requests, on_progress)
-        cache = await report.fleet_cache(layout.engine_urls(self.options, self.ports))
+        told = self.standing.follow(workload.trace, policy, len(workload.requests), self.options.speed, on_progress)
+        try:
+            result = await replay(options, workload.requests, told)
+        finally:
+            self.standing.ended()
+        cache = await report.fleet_cache(self.live_engines())
+        if self.scaler is not None and cache is not None:
+            cache = replace(cache, blocks=cache.blocks // len(self.live_engines()) * self.scaler.peak)
         return report.build(
             result, workload.slo, kind="up", cache=cache, bad_lines=workload.bad_lines, trace=workload.trace
         )
+
+    def live_engines(self) -> list[str]:
+        """The engines that serve now."""
+        return layout.engine_urls(self.options, self.ports) if self.scaler is None else self.scaler.urls()
+
+    async def settle(self) -> bool:
+        """Wait until a scaled fleet is as small as it may be, at most for what the planner's hold and a drain take;
+        False when it is not by then."""
+        limit_s = 3 * self.options.scale_down_after_s / self.options.speed + SETTLE_S
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                if self.scaler is not None:
+                    await self.scaler.rested.wait()
+                return True
+        return False
 
     def _salt(self, policy: str) -> str:
         """The policy's own salt; given engines may remember an earlier run, so theirs is new each time."""
@@ -129,20 +167,31 @@ async def running(options: FleetOptions) -> AsyncIterator[Session]:
     """A fleet with every part ready; on the way out every child is ended."""
     ports = layout.allocate_ports(options)
     supervisor = Supervisor(options.state_dir / "logs")
-    status: asyncio.Task[None] | None = None
+    tasks: list[asyncio.Task[None]] = []
     stop_status = asyncio.Event()
     try:
         await supervisor.start(layout.engine_specs(options, ports))
         model = await served_model(layout.engine_urls(options, ports)[0])
-        session = Session(options, ports, supervisor, model)
+        scaler = None if options.max_engines is None else FleetScaler(options, ports, supervisor, model)
+        session = Session(options, ports, supervisor, model, scaler)
         session.stop_on_signals()
         router = layout.router_spec(options, ports, model, policy=options.policy)
         await supervisor.start([router, *layout.service_specs(options, ports, model)])
-        app = build_app(supervisor, session.urls)
-        status = asyncio.create_task(serve(app, bind(layout.HOST, ports["fleet"]), drain_timeout_s=1, stop=stop_status))
-        yield session
-    finally:
-        stop_status.set()
-        if status is not None:
+        if options.adapters:
+            await asyncio.gather(*(load_missing(url, options.adapters) for url in session.live_engines()))
+            tasks.append(asyncio.create_task(keep_loaded(session.live_engines, options.adapters)))
+        if scaler is not None:
+            tasks.append(asyncio.create_task(scaler.run()))
+        app = build_app(supervisor, session.urls, session.standing.document)
+        sock = bind(layout.HOST, ports["fleet"])
+        status = asyncio.create_task(serve(app, sock, drain_timeout_s=1, stop=stop_status))
+        try:
+            yield session
+        finally:
+            stop_status.set()
             await status
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await supervisor.stop()

@@ -1,6 +1,6 @@
 """The fleet's own status page: which children live, how often each was restarted, and every URL."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
@@ -37,8 +37,10 @@ def fleet_registry(children: Mapping[str, Child]) -> CollectorRegistry:
     return registry
 
 
-def build_app(supervisor: Supervisor, urls: Mapping[str, object]) -> FastAPI:
-    """`/` lists the children and URLs; `/readyz` names the children that are not ready."""
+def build_app(
+    supervisor: Supervisor, urls: Mapping[str, object], standing: Callable[[], Mapping[str, object] | None]
+) -> FastAPI:
+    """`/` lists children and URLs and says how far the replay is; `/readyz` names the children that are not ready."""
 
     def not_ready() -> str | None:
         late = [f"{name} is {child.state}" for name, child in supervisor.children.items() if child.state != "ready"]
@@ -53,6 +55,6 @@ def build_app(supervisor: Supervisor, urls: Mapping[str, object]) -> FastAPI:
             {"name": name, "state": child.state, "pid": child.pid, "restarts": child.restarts, "url": child.spec.url}
             for name, child in supervisor.children.items()
         ]
-        return {"schema": "tonnage.fleet/1", "processes": processes, "urls": dict(urls)}
+        return {"schema": "tonnage.fleet/1", "processes": processes, "urls": dict(urls), "replay": standing()}
 
     return app

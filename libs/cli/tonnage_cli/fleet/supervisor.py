@@ -102,7 +102,7 @@ class Supervisor:
             )
 
     async def _until_ready(self, child: Child) -> None:
-        deadline = time.monotonic() + READY_TIMEOUT_S
+        deadline = time.monotonic() + READY_TIMEOUT_S + child.spec.start_s
         while not await answers_ok(child.spec.url + child.spec.ready_path):
             code = child.process.returncode if child.process else None
             if code is not None:
@@ -123,7 +123,7 @@ class Supervisor:
             while child.deaths and child.deaths[0] < time.monotonic() - DEATH_WINDOW_S:
                 child.deaths.popleft()
             if len(child.deaths) >= MAX_DEATHS:
-                self._fail(
+                self.fail(
                     FleetError(
                         f"{child.spec.name} died {MAX_DEATHS} times, last with code {code}: {child.last_words()}"
                     )
@@ -136,7 +136,8 @@ class Supervisor:
             with contextlib.suppress(FleetError):  # an early death is counted by the next turn of this loop
                 await self._until_ready(child)
 
-    def _fail(self, error: FleetError) -> None:
+    def fail(self, error: FleetError) -> None:
+        """End the fleet with this error, the first of all."""
         if not self.failed.done():
             self.failed.set_result(error)
 
