@@ -15,8 +15,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry
 
-from tonnage_core.errors import BadInputError, TonnageError
 from tonnage_runtime.errors import ListenError, PortInUseError
+from tonnage_runtime.http_errors import ServiceApp
 from tonnage_runtime.metrics import exposition
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -36,9 +36,10 @@ def build_base_app(
     """An app with `/healthz`, `/readyz` and `/metrics`.
 
     `not_ready` returns None when the service can take work, else the reason, which `/readyz` sends with 503.
-    `BadInputError` answers 400, any other `TonnageError` 500, both as `{"error": {"message", "type"}}`.
+    `BadInputError` and what is not well formed answer 400, any other `TonnageError` 500, as `{"error": {"message",
+    "type"}}`.
     """
-    app = FastAPI(title=title, version="1", lifespan=lifespan)
+    app = ServiceApp(title=title, version="1", lifespan=lifespan)
 
     @app.get("/healthz", tags=["health"])
     async def healthz() -> dict[str, str]:
@@ -59,13 +60,7 @@ def build_base_app(
         body, content_type = exposition(registry, request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
-    app.add_exception_handler(TonnageError, _tonnage_error)
     return app
-
-
-async def _tonnage_error(_: Request, error: Exception) -> Response:
-    status, kind = (400, "invalid_request_error") if isinstance(error, BadInputError) else (500, "internal_error")
-    return JSONResponse({"error": {"message": str(error), "type": kind}}, status_code=status)
 
 
 def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:

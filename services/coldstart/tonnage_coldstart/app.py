@@ -144,7 +144,9 @@ def _source_options(settings: ColdstartSettings) -> SourceOptions:
 def _add_stage_routes(app: FastAPI, jobs: Jobs) -> None:
     missing: dict[int | str, dict[str, Any]] = {404: {"description": "No such job"}}
 
-    @app.post("/v1/stage", tags=["stage"], status_code=202)
+    refused: dict[int | str, dict[str, Any]] = {400: {"description": "No URI of a source that may be read"}}
+
+    @app.post("/v1/stage", tags=["stage"], status_code=202, responses=refused)
     async def stage(request: StageRequest) -> JSONResponse:
         """Start staging a URI, or join the job that stages it; watch it under `/v1/stage/{id}`."""
         job = await asyncio.to_thread(jobs.submit, request.uri, verify=request.verify, pin=request.pin)

@@ -74,7 +74,7 @@ async def test_a_failed_job_says_why(client: httpx.AsyncClient, checkpoint: Path
 
 async def test_bad_requests_are_told_apart(client: httpx.AsyncClient) -> None:
     assert (await client.post("/v1/stage", json={"uri": "gopher://x"})).status_code == 400
-    assert (await client.post("/v1/stage", json={"url": "x"})).status_code == 422
+    assert (await client.post("/v1/stage", json={"url": "x"})).status_code == 400
     assert (await client.get("/v1/stage/nothing")).status_code == 404
     assert (await client.get("/v1/cache/x--0123456789abcdef")).status_code == 404
     assert (await client.delete("/v1/cache/..%2Fx")).status_code == 404

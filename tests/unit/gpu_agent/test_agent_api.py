@@ -1,6 +1,8 @@
 """The agent's HTTP API over a fake driver: modes, metrics, profiles, probe runs and refusals."""
 
 import asyncio
+import json
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -205,3 +207,65 @@ async def test_a_run_is_found_by_its_id(client: httpx.AsyncClient) -> None:
     run_id = begun.json()["id"]
     assert (await client.get(f"/v1/probe/{run_id}")).json()["id"] == run_id
     assert (await client.get("/v1/probe/none")).status_code == 404
+
+
+async def test_a_lease_that_cannot_be_opened_ends_the_run_and_not_the_next_one(
+    tmp_path: Path, scripted: ScriptedRun
+) -> None:
+    agent = assemble(settings(tmp_path, lease_path=str(tmp_path / "none" / "lease")), FakeDriver([fake_gpu()]),
+                     SystemClock())  # fmt: skip
+    async with started(with_run(agent, scripted)) as client:
+        for _ in range(2):
+            document = await probe(client)
+            assert document["state"] == "done"
+            assert document["refused"][0]["code"] == "error" and "lease" in document["refused"][0]["reason"]
+
+
+def broken(driver: GpuDriver | None, devices: Sequence[Device], options: RunOptions) -> RunReport:
+    raise RuntimeError("ours")
+
+
+async def test_a_fault_of_our_own_ends_the_run_and_not_the_next_one(tmp_path: Path, scripted: ScriptedRun) -> None:
+    agent = with_run(assemble(settings(tmp_path), FakeDriver([fake_gpu()]), SystemClock()), scripted)
+    async with started(agent) as client:
+        agent.prober._run = broken
+        assert (await probe(client))["refused"][0] == {"index": 0, "code": "error", "reason": "RuntimeError('ours')"}
+        with_run(agent, scripted)
+        assert (await probe(client))["gpus"][0]["verdict"]["status"] == "OK"
+
+
+async def test_an_agent_that_is_told_to_stop_ends_the_run_that_goes_on(tmp_path: Path) -> None:
+    agent = assemble(settings(tmp_path), FakeDriver([fake_gpu()]), SystemClock())
+    told: list[str] = []
+    begun = threading.Event()
+
+    def endless(driver: GpuDriver | None, devices: Sequence[Device], options: RunOptions) -> RunReport:
+        begun.set()
+        while (why := options.cancelled()) is None:
+            time.sleep(0.01)
+        told.append(why)
+        return RunReport("error", why, seconds=0.01)
+
+    agent.prober._run = endless
+    async with started(agent) as client:
+        assert (await client.post("/v1/probe", json={})).status_code == 202
+        assert await asyncio.to_thread(begun.wait, 30.0)
+    assert told == ["the agent was told to stop"]
+    assert not agent.prober.running
+
+
+@pytest.mark.parametrize(
+    "body", [{"only": ["x" * 101]}, {"gpu": "y" * 101}, {"gpu": "\n"}, {"only": ["hbm_copy"] * 101}]
+)
+async def test_endless_names_are_refused_and_not_repeated(client: httpx.AsyncClient, body: dict[str, Any]) -> None:
+    answer = await client.post("/v1/probe", json=body)
+    assert answer.status_code in (400, 422) and len(answer.content) < 2000
+
+
+@pytest.mark.parametrize("why", ["   ", "two\nlines", "\x00", "\ud800"])
+async def test_a_verdict_is_cleared_with_a_line_that_can_be_read(client: httpx.AsyncClient, why: str) -> None:
+    await probe(client)
+    body = json.dumps({"by": "an operator", "why": why})
+    answer = await client.post("/v1/gpus/0/clear", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code in (400, 422)
+    assert (await client.get("/v1/profiles/0")).json()["verdict"]["status"] == "OK"
