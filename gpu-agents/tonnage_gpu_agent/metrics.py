@@ -5,6 +5,7 @@ Everything is named `tonnage_gpu_*`, so that NVIDIA's DCGM exporter may run besi
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import (
@@ -19,6 +20,7 @@ from tonnage_gpu_agent.fields import FIELDS
 from tonnage_gpu_agent.telemetry import DeviceState, DeviceView
 
 GPU = ("gpu", "uuid")
+SUITES = ("quick", "full")
 STATUSES = ("OK", "WARN", "FAIL", "UNKNOWN")
 RATES = {"gbps": ("bytes_per_second", 1e9), "tflops": ("flops", 1e12), "tops": ("flops", 1e12), "us": ("seconds", 1e-6)}
 """Suffix of a ceiling's key -> the metric's unit and its factor."""
@@ -185,6 +187,10 @@ class AgentMetrics:
             buckets=(1, 5, 10, 25, 60, 120, 300),
             registry=registry,
         )
+        for suite, outcome in product(SUITES, ("ok", "busy", "timeout", "error")):
+            self.runs.labels(suite, outcome)
+        for reason in ("busy", "mig", "cooldown", "budget", "lease", "no_gpu"):
+            self.skipped.labels(reason)
         self.attribution_errors = Counter(
             "tonnage_gpu_attribution_errors", "Failed looks at the kubelet's pod resources", registry=registry
         )

@@ -11,6 +11,14 @@ from prometheus_client.registry import Collector
 from tonnage_runtime.metrics import LATENCY_BUCKETS_S
 
 STAGE_BUCKETS_S = (*LATENCY_BUCKETS_S[5:], 600.0, 1200.0, 3600.0)
+OUTCOMES = (
+    *("staged", "hit", "source_error", "source_unavailable", "source_changed", "corrupt", "quota", "disk_full"),
+    *("no_memory", "cache_error", "cache_read_only", "cancelled", "bad_input", "error"),
+)
+SOURCES = ("local", "http", "s3", "peer")
+SCRUBBED = ("good", "damaged")
+PHASES = ("plan", "fetch", "verify")
+"""Every value of a label starts at 0: a rate misses the first event of a series that begins with it."""
 
 
 class ColdstartMetrics:
@@ -61,6 +69,11 @@ class ColdstartMetrics:
         self.scrubbed_bytes = Counter(
             "tonnage_coldstart_scrubbed_bytes_total", "Bytes read again by scrubs.", registry=registry
         )
+        for counter, values in ((self.stages, OUTCOMES), (self.source_bytes, SOURCES), (self.scrubs, SCRUBBED)):
+            for value in values:
+                counter.labels(value)
+        for phase in PHASES:
+            self.phase_duration.labels(phase)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -9,7 +10,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tonnage_core.autoscaling.engine_metrics import Signal
-from tonnage_core.autoscaling.observation import Knowledge, Observation
+from tonnage_core.autoscaling.observation import Knowledge, Observation, Outcome
+from tonnage_core.autoscaling.signals import Driver
 from tonnage_core.autoscaling.state_machine import Decision
 from tonnage_planner.fleet import Fleet
 from tonnage_planner.settings import PlannerSettings
@@ -70,9 +72,23 @@ class PlannerMetrics:
             registry=registry,
         )
 
+        for outcome in Outcome:
+            self.scrapes.labels(outcome.value)
+            self.router_scrapes.labels(outcome.value)
+        for ended in ("done", "failed", "cancelled", "refused"):
+            self.plan.plans.labels(ended)
+
+    def expect_calls(self, hook: str, calls: Iterable[str]) -> None:
+        """A hook is served: its calls count from 0."""
+        for call in calls:
+            self.hook_calls.labels(hook, call, "ok")
+
     def count_decision(self, pool: str, decision: Decision, before: int | None) -> None:
         """Count one decision, and the change when the target moved."""
         self.decisions.labels(pool, decision.reasons[-1].code.value).inc()
+        if before is None:
+            for direction, mover in product(("up", "down"), (*Signal, *Driver)):
+                self.target_changes.labels(pool, direction, mover.value)
         if before is not None and decision.target != before:
             direction = "up" if decision.target > before else "down"
             signal = decision.moved_by.value if decision.moved_by else "none"

@@ -24,6 +24,7 @@ OVERHEAD_BUCKETS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001
 K = TypeVar("K", bound=tuple[str, ...])
 VERDICTS = tuple(verdict.value for verdict in Verdict)
 TOKEN_KINDS = ("prompt", "completion", "cached")
+HANDOVERS = ("pays", "does_not_pay", "no_endpoint", "unsuitable", "done", "failed", "refused", "no_params")
 MAX_KEYS = 400
 """Label combinations of a family by tenant: 100 tenants by a few values."""
 MAX_POOLS = 100
@@ -134,6 +135,11 @@ def _gauge(name: str, text: str, labels: list[str], rows: Iterable[tuple[Iterabl
     return family
 
 
+def _from_zero(counts: dict[str, int], known: Sequence[str]) -> Iterable[tuple[tuple[str], float]]:
+    """The counts, those that are still 0 included: a rate misses the first event of a series that begins with it."""
+    return (((name,), count) for name, count in (dict.fromkeys(known, 0) | counts).items())
+
+
 def _counters(m: RouterMetrics) -> Iterable[Metric]:
     yield _counter(
         "requests",
@@ -143,8 +149,8 @@ def _counters(m: RouterMetrics) -> Iterable[Metric]:
     )
     yield _counter("outcomes", "How requests ended", ["outcome"], (((k,), v) for k, v in m.outcomes.items()))
     yield _counter("decisions", "Decisions by policy and reason", ["policy", "reason"], m.decisions.items())
-    yield _counter("retries", "Attempts after the first", ["kind"], (((k,), v) for k, v in m.retries.items()))
-    loads = (((k,), v) for k, v in m.adapter_loads.items())
+    yield _counter("retries", "Attempts after the first", ["kind"], _from_zero(m.retries, ("elsewhere",)))
+    loads = _from_zero(m.adapter_loads, ("loaded", "failed", "unloaded"))
     yield _counter("adapter_loads", "Adapter loads and unloads sent, by outcome", ["outcome"], loads)
     yield _counter(
         "refused_requests", "Requests refused before routing", ["status"], (((k,), v) for k, v in m.refused.items())
@@ -153,13 +159,13 @@ def _counters(m: RouterMetrics) -> Iterable[Metric]:
     yield _counter("tenant_requests", "Requests admitted, by tenant", ["tenant"], m.tenant_requests.items())
     yield _counter("tenant_tokens", "Tokens charged, by tenant", ["tenant"], m.tenant_tokens.items())
     yield _counter("tenant_refused_requests", "Requests over a limit", ["tenant", "limit"], m.tenant_refusals.items())
-    handovers = (((k,), v) for k, v in m.handovers.items())
+    handovers = _from_zero(m.handovers, HANDOVERS)
     yield _counter(
         "handovers", "Prompts to decode endpoints, by what came of computing them apart", ["outcome"], handovers
     )
-    rounds = (((k,), v) for k, v in m.share_rounds.items())
+    rounds = _from_zero(m.share_rounds, ("ok", "unavailable", "unreadable"))
     yield _counter("share_rounds", "Rounds of telling and listening between replicas", ["outcome"], rounds)
-    blocks = (((k,), v) for k, v in m.share_blocks.items())
+    blocks = _from_zero(m.share_blocks, ("sent", "received", "untold", "missed"))
     yield _counter("share_blocks", "Prefix blocks between replicas", ["direction"], blocks)
     yield _gauge("share_peers", "Other replicas heard lately", [], [((), float(m.share_peers))])
     yield _counter(
@@ -171,14 +177,14 @@ def _counters(m: RouterMetrics) -> Iterable[Metric]:
     yield _counter(
         "kv_events", "Engines' KV events, by what came of them", ["endpoint", "outcome"], m.kv_events.items()
     )
-    keys = (((how,), count) for how, count in m.prompt_keys.items())
+    keys = _from_zero(m.prompt_keys, ("exact", "approximate", "busy", "mismatch"))
     yield _counter("prompt_keys", "Prompts by how they were matched where engines tell what they cache", ["how"], keys)
     predicted = ((("prompt",), float(m.predicted_prompt_tokens)), (("hit",), float(m.predicted_hit_tokens)))
     yield _counter("predicted_tokens", "Prompt tokens estimated, and expected in a cache", ["kind"], predicted)
 
 
 def _by_pool(m: RouterMetrics, pools: Sequence[str]) -> Iterable[Metric]:
-    """Counters that start at 0 in every known pool: a rate misses the first event of a series that begins with it."""
+    """What is told by pool; the counters start at 0 in every known one."""
     tokens = dict.fromkeys(product(pools, TOKEN_KINDS), 0) | m.tokens
     yield _counter("tokens", "Tokens that engines reported in usage", ["pool", "kind"], tokens.items())
     judged = dict.fromkeys(product(pools, VERDICTS), 0) | m.slo_requests

@@ -29,6 +29,7 @@ async def serve_hooks(
             # grpc is loaded only where it is served: a planner without KEDA needs neither its time nor its memory.
             from tonnage_planner.hooks.keda import KedaScaler, serve_keda
 
+            metrics.expect_calls("keda", ("IsActive", "GetMetricSpec", "GetMetrics"))
             scaler = KedaScaler(desired, lambda call, outcome: metrics.hook_calls.labels("keda", call, outcome).inc())
             await stack.enter_async_context(
                 serve_keda(scaler, settings.host, settings.keda_port, grace_s=settings.drain_timeout_s)
