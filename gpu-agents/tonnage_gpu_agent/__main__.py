@@ -45,17 +45,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.rehearse,
     )
     try:
+        _check_writable(arguments.out)
         report = local_probe(options)
     except TonnageError as error:
         sys.stderr.write(f"tonnage probe: {error}\n")
         return 2 if isinstance(error, BadInputError) else 1
-    text = json.dumps(report, indent=1) + "\n"
-    if arguments.out:
-        with open(arguments.out, "w", encoding="utf-8") as file:
-            file.write(text)
-    else:
-        sys.stdout.write(text)
-    return 0 if report["measured"] else 1
+    written = _write(json.dumps(report, indent=1) + "\n", arguments.out)
+    return 0 if report["measured"] and written else 1
+
+
+def _check_writable(path: str) -> None:
+    """A run takes minutes: a file that cannot be written is told before."""
+    if path:
+        try:
+            with open(path, "a", encoding="utf-8"):
+                pass
+        except OSError as error:
+            raise BadInputError(f"--out {path}: {error.strerror}") from error
+
+
+def _write(text: str, path: str) -> bool:
+    """To the file; to standard output when there is none or it cannot be written, so that no run is lost."""
+    if path:
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            return True
+        except OSError as error:
+            sys.stderr.write(f"tonnage probe: --out {path}: {error.strerror}; the report follows on standard output\n")
+    sys.stdout.write(text)
+    return not path
 
 
 if __name__ == "__main__":

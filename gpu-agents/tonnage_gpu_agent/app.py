@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
@@ -14,6 +14,10 @@ from tonnage_gpu_agent.prober import Prober, ProbeRequest, ProberPorts
 from tonnage_gpu_agent.probes import PROBES, SUITES
 from tonnage_runtime.http_app import Lifespan, build_base_app
 
+Name = Annotated[str, Field(max_length=100, pattern=r"^[\x20-\x7e]*$")]
+PRINTED = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
+"""One line with something to read in it."""
+
 
 class ProbeBody(BaseModel):
     """Body of `POST /v1/probe`."""
@@ -21,8 +25,8 @@ class ProbeBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     suite: str = Field(default="quick", pattern="^(quick|full)$", description="quick (seconds) or full (minutes)")
-    only: list[str] = Field(default=[], description="run these probes only")
-    gpu: str | None = Field(default=None, description="index or uuid; none: every GPU in turn")
+    only: list[Name] = Field(default=[], max_length=100, description="run these probes only")
+    gpu: Name | None = Field(default=None, description="index or uuid; none: every GPU in turn")
     wait: bool = Field(default=False, description="answer when the run is done instead of at once")
 
 
@@ -31,8 +35,8 @@ class ClearBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    by: str = Field(min_length=1, max_length=200, description="who clears the verdict")
-    why: str = Field(min_length=1, max_length=500, description="why, for the audit")
+    by: str = Field(min_length=1, max_length=200, pattern=PRINTED, description="who clears the verdict")
+    why: str = Field(min_length=1, max_length=500, pattern=PRINTED, description="why, for the audit")
 
 
 def build_app(

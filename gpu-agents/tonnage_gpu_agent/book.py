@@ -1,6 +1,7 @@
 """What the agent knows of each GPU across runs: last profile, history of ceilings, held verdict, past runs."""
 
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from tonnage_core.gpu_health.xid import XidPolicy
 from tonnage_gpu_agent.errors import AgentError
 from tonnage_gpu_agent.runs import RunReport
 
+log = logging.getLogger(__name__)
 KEPT_VALUES = 50
 KEPT_RUNS = 200
 SCHEMA = "tonnage.gpu_book/1"
@@ -49,6 +51,7 @@ class ProfileBook:
         self.rules = rules or Hysteresis()
         self.xids = xids or XidPolicy()
         self.records: dict[str, GpuRecord] = {}
+        self.unsaved: str | None = None
         if self._path is not None and self._path.exists():
             self.records = _loaded(self._path)
 
@@ -132,13 +135,25 @@ class ProfileBook:
         self.records[uuid] = record
         if self._path is None:
             return
+        try:
+            self._write(self._path)
+            self.unsaved = None
+        except OSError as error:
+            self.unsaved = f"{self._path}: {error.strerror or error}"
+            log.error("profiles not saved: kept in memory until the next change", extra={"reason": self.unsaved})
+
+    def _write(self, path: Path) -> None:
         document = {"schema": SCHEMA, "gpus": {key: asdict(value) for key, value in self.records.items()}}
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as written:
-            json.dump(document, written)
-            written.flush()
-            os.fsync(written.fileno())
-        os.replace(written.name, self._path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as written:
+            try:
+                json.dump(document, written)
+                written.flush()
+                os.fsync(written.fileno())
+            except OSError:
+                os.unlink(written.name)
+                raise
+        os.replace(written.name, path)
 
 
 def _with_verdict(record: GpuRecord, verdict: VerdictState) -> GpuRecord:

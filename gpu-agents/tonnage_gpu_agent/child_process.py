@@ -55,12 +55,26 @@ class Child:
     def _read(self, fd: int) -> None:
         with os.fdopen(fd, "r", encoding="utf-8") as lines:
             for line in lines:
-                self._messages.put(json.loads(line))
+                try:
+                    self._messages.put(json.loads(line))
+                except ValueError:  # a line that the child's death cut short
+                    continue
 
     def run(
         self, on_message: Callable[[Message], None], stop_reason: Callable[[], str | None], timeout_s: float
     ) -> ChildEnd:
-        """Wait for the end; kill on `stop_reason` (asked every 0.1 s) or after `timeout_s`."""
+        """Wait for the end; kill on `stop_reason` (asked every 0.1 s) or after `timeout_s`, and when the wait itself
+        ends by an exception, such as an interrupt from the keyboard."""
+        try:
+            return self._wait(on_message, stop_reason, timeout_s)
+        except BaseException:
+            self._end()
+            self._errors.close()
+            raise
+
+    def _wait(
+        self, on_message: Callable[[Message], None], stop_reason: Callable[[], str | None], timeout_s: float
+    ) -> ChildEnd:
         deadline = time.monotonic() + timeout_s
         stopped, timed_out = "", False
         began_stop = 0.0

@@ -19,6 +19,10 @@ class DeviceLostError(AgentError):
     """The GPU does not answer any more (off the bus, being reset, driver fault)."""
 
 
+class DriverHungError(AgentError):
+    """A driver call does not return."""
+
+
 class UnknownProbeError(BadInputError):
     """No probe has this name."""
 

@@ -1,5 +1,6 @@
 """A probe run from the command line: no server, no history; the driver, the guard and the child only."""
 
+import contextlib
 import socket
 import time
 from collections.abc import Mapping
@@ -7,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from tonnage_core.errors import BadInputError
 from tonnage_core.gpu_health.guide import guide_ratios
 from tonnage_core.gpu_health.profile import GpuIdentity, ceilings, gpu_profile
 from tonnage_core.gpu_health.rules import HealthReadings, correctness_findings, spec_findings, telemetry_findings
@@ -14,13 +16,17 @@ from tonnage_core.gpu_health.throttle import HARDWARE
 from tonnage_core.gpu_health.verdict import Status, summarise
 from tonnage_core.hardware.catalogue import find_gpu
 from tonnage_core.hardware.spec import UnknownGpuError as NotInCatalogueError
-from tonnage_gpu_agent.errors import NoGpuError, ProbeRefusedError, UnknownGpuError
+from tonnage_gpu_agent.bounded import bounded
+from tonnage_gpu_agent.errors import AgentError, DriverHungError, NoGpuError, ProbeRefusedError, UnknownGpuError
 from tonnage_gpu_agent.port import Device, GpuDriver
-from tonnage_gpu_agent.probes import select
+from tonnage_gpu_agent.probes import FULL, select
 from tonnage_gpu_agent.runs import RunOptions, RunReport, Trace, run_suite
 
 SCHEMA = "tonnage.probe/1"
 VERSION = "0.1.0"
+MOST_TIMEOUT_S = 86400.0
+START_S = 60.0
+"""What opening the driver may take: without persistence mode it wakes every GPU first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,8 @@ class LocalOptions:
 def local_probe(options: LocalOptions, driver: GpuDriver | None = None, trace: Trace | None = None) -> dict[str, Any]:
     """The probe report. `NoGpuError` without a GPU, `BadInputError` for a wrong name; a GPU in use is UNKNOWN."""
     began = time.monotonic()
+    if not 0 < options.timeout_s < MOST_TIMEOUT_S:
+        raise BadInputError(f"a time-out of {options.timeout_s:g} s: give more than 0 and less than {MOST_TIMEOUT_S:g}")
     run = RunOptions(
         options.suite,
         select(options.suite, options.only),
@@ -53,13 +61,7 @@ def local_probe(options: LocalOptions, driver: GpuDriver | None = None, trace: T
         document = _profile(host, run_suite(None, [host], run))
         profiles = [document | {"rehearsal": True, "ceilings": {}, "curves": {}, "guide_ratios": []}]
     else:
-        driver = driver or _nvml()
-        devices = _chosen([driver.device(i) for i in range(driver.start())], options.gpus)
-        profiles = []
-        for position, device in enumerate(devices):
-            peers = [*devices[:position], *devices[position + 1 :]]
-            profiles.append(_profile(device, _run(driver, [device, *peers], run)))
-        driver.stop()
+        profiles = _measured(driver or _nvml(), options.gpus, run)
     return {
         "schema": SCHEMA,
         "version": VERSION,
@@ -71,12 +73,40 @@ def local_probe(options: LocalOptions, driver: GpuDriver | None = None, trace: T
     }
 
 
+def _measured(driver: GpuDriver, wanted: tuple[str, ...], run: RunOptions) -> list[dict[str, Any]]:
+    """A profile of each GPU in turn, with the others as its peers in a full run. A GPU that is busy, lost or hangs
+    says so in its own profile and hides no other."""
+    count = bounded(driver.start, START_S, "opening the driver")
+    indices = _chosen(count, wanted)
+    found = {index: _device(driver, index, run) for index in indices}
+    devices = [device for device in found.values() if isinstance(device, Device)]
+    profiles = []
+    for index, device in found.items():
+        if isinstance(device, Device):
+            peers = [other for other in devices if other != device] if run.suite == FULL else []
+            profiles.append(_profile(device, _run(driver, [device, *peers], run)))
+        else:
+            profiles.append(_profile(Device(index, "", "unknown"), RunReport(outcome="error", detail=str(device))))
+    with contextlib.suppress(DriverHungError):
+        bounded(driver.stop, run.hang_after_s, "closing the driver")
+    return profiles
+
+
+def _device(driver: GpuDriver, index: int, run: RunOptions) -> Device | AgentError:
+    try:
+        return bounded(lambda: driver.device(index), run.hang_after_s, f"GPU {index}")
+    except AgentError as error:
+        return error
+
+
 def _run(driver: GpuDriver, devices: list[Device], options: RunOptions) -> RunReport:
-    """The run, or a report without points that says why it could not start: one busy GPU hides no other."""
+    """The run, or a report without points that says why it could not start."""
     try:
         return run_suite(driver, devices, options)
     except ProbeRefusedError as error:
         return RunReport(outcome=error.code, detail=str(error))
+    except AgentError as error:
+        return RunReport(outcome="error", detail=str(error))
 
 
 def _nvml() -> GpuDriver:
@@ -87,11 +117,11 @@ def _nvml() -> GpuDriver:
     return NvmlDriver()
 
 
-def _chosen(devices: list[Device], wanted: tuple[str, ...]) -> list[Device]:
+def _chosen(count: int, wanted: tuple[str, ...]) -> list[int]:
     for name in wanted:
-        if name not in {str(d.index) for d in devices}:
-            raise UnknownGpuError(f"no GPU {name!r}: this node has 0 to {len(devices) - 1}")
-    return [d for d in devices if not wanted or str(d.index) in wanted]
+        if name not in {str(index) for index in range(count)}:
+            raise UnknownGpuError(f"no GPU {name[:40]!r}: this node has 0 to {count - 1}")
+    return [index for index in range(count) if not wanted or str(index) in wanted]
 
 
 def _profile(device: Device, report: RunReport) -> dict[str, Any]:
@@ -120,6 +150,8 @@ def _profile(device: Device, report: RunReport) -> dict[str, Any]:
     )
     last = next((p.context for p in reversed(report.points) if p.context), {})
     context = {"driver": device.driver, **report.versions, **last, "probe_s": report.seconds_by_probe}
+    if report.left_out:
+        context["peers_left_out"] = {str(index): why for index, why in report.left_out.items()}
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     document = gpu_profile(
         identity, report.points, measured_at=stamp, context=context, verdict=verdict, version=VERSION

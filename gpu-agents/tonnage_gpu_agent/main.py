@@ -186,6 +186,7 @@ async def _running(background: Background) -> AsyncIterator[None]:
         yield
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
+        await background.prober.close()
         watching.cancel()
         attributing.cancel()
         syncing.cancel()

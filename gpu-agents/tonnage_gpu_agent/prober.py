@@ -104,11 +104,14 @@ class Prober:
         self._ports, self._limits, self._run = ports, limits, run
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: str | None = None
         self.runs: OrderedDict[str, ProbeRun] = OrderedDict()
 
     def start(self, request: ProbeRequest) -> ProbeRun:
         """Begin a run; `ProbeRefusedError` when there is no GPU or a run goes on, `BadInputError` for a bad name."""
         select(request.suite, request.only)
+        if self._closing is not None:
+            raise ProbeRefusedError("busy", self._closing)
         views = self._targets(request)
         if self.running:
             self._ports.metrics.skipped.labels("busy").inc()
@@ -126,6 +129,11 @@ class Prober:
     def running(self) -> bool:
         """Whether a run goes on."""
         return self._lock.locked() or any(run.state == "running" for run in self.runs.values())
+
+    async def close(self) -> None:
+        """End the run that goes on and take no other: a child must not measure without its guard."""
+        self._closing = "the agent was told to stop"
+        await self.finish()
 
     async def finish(self) -> None:
         """Wait for the run that goes on."""
@@ -148,13 +156,19 @@ class Prober:
         began = self._ports.clock.monotonic()
         async with self._lock:
             for view in views:
+                if self._closing is not None:
+                    run.refused.append({"index": view.index, "code": "busy", "reason": self._closing})
+                    continue
                 try:
                     run.gpus.append(await self._one(run.request, view))
                 except ProbeRefusedError as error:
                     self._ports.metrics.skipped.labels(error.code).inc()
                     run.refused.append({"index": view.index, "code": error.code, "reason": str(error)})
-                except AgentError as error:
+                except (AgentError, OSError) as error:
                     run.refused.append({"index": view.index, "code": "error", "reason": str(error)})
+                except Exception as error:
+                    log.exception("probe run failed")
+                    run.refused.append({"index": view.index, "code": "error", "reason": repr(error)[:300]})
         run.duration_s = self._ports.clock.monotonic() - began
         run.state = "done"
         log.info("probe run done", extra={"id": run.id, "gpus": len(run.gpus), "refused": run.refused})
@@ -168,7 +182,11 @@ class Prober:
         if wait is not None:
             raise ProbeRefusedError(*wait)
         options = RunOptions(
-            request.suite, select(request.suite, request.only), self._limits.timeout_s, self._limits.settle_s
+            request.suite,
+            select(request.suite, request.only),
+            self._limits.timeout_s,
+            self._limits.settle_s,
+            cancelled=lambda: self._closing,
         )
         devices = [device, *self._peers(device)] if request.suite == FULL else [device]
         with node_lease(self._limits.lease_path):
@@ -230,6 +248,7 @@ def run_context(device: Device, report: RunReport) -> dict[str, Any]:
         **last,
         "suite_s": round(report.seconds, 3),
         "probe_s": report.seconds_by_probe,
+        **({"peers_left_out": {str(i): why for i, why in report.left_out.items()}} if report.left_out else {}),
     }
 
 

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,8 +19,15 @@ from tonnage_core.gpu_health.guard import (
     watch,
 )
 from tonnage_core.gpu_health.measurement import Measurement, PointStatus, measurement_from
+from tonnage_gpu_agent.bounded import bounded
 from tonnage_gpu_agent.child_process import LOOK_S, Child, ChildEnd, Message
-from tonnage_gpu_agent.errors import AgentError, DeviceLostError, FieldUnsupportedError, ProbeRefusedError
+from tonnage_gpu_agent.errors import (
+    AgentError,
+    DeviceLostError,
+    DriverHungError,
+    FieldUnsupportedError,
+    ProbeRefusedError,
+)
 from tonnage_gpu_agent.fields import BY_NAME, plausible
 from tonnage_gpu_agent.port import Device, GpuDriver, GpuProcess
 from tonnage_gpu_agent.probes import ProbeEntry
@@ -35,7 +42,8 @@ Trace = Callable[[Occupancy, int | None, ChildMemory | None], None]
 class RunOptions:
     """What to run and how long at most. `rehearse` runs every probe at toy sizes on the host, without a GPU.
 
-    `trace` is called with each look of the guard: what is used, what the driver says is ours, what the child says."""
+    `trace` is called with each look of the guard: what is used, what the driver says is ours, what the child says.
+    `cancelled` says why the run is to end, None while it may go on."""
 
     suite: str
     entries: Sequence[ProbeEntry]
@@ -47,13 +55,16 @@ class RunOptions:
     idle: IdleRule = field(default_factory=IdleRule)
     growth: GrowthRule = field(default_factory=GrowthRule)
     trace: Trace | None = None
+    hang_after_s: float = 5.0
+    cancelled: Callable[[], str | None] = lambda: None
 
 
 @dataclass
 class RunReport:
     """What came of a run. `outcome` is ok, busy, timeout or error; points measured before a stop are kept.
 
-    `memory_bytes` is what CUDA reports, which is less than the driver's total."""
+    `memory_bytes` is what CUDA reports, which is less than the driver's total. `left_out` says why GPUs that could
+    have been peers were not."""
 
     outcome: str = "ok"
     detail: str = ""
@@ -63,6 +74,7 @@ class RunReport:
     seconds: float = 0.0
     memory_bytes: int | None = None
     stop_latency_s: float | None = None
+    left_out: dict[int, str] = field(default_factory=dict)
 
 
 def occupancy(driver: GpuDriver, index: int, own: Callable[[int], bool]) -> tuple[Occupancy, int | None]:
@@ -209,16 +221,21 @@ class Lookout:
 
 
 def run_suite(driver: GpuDriver | None, devices: Sequence[Device], options: RunOptions) -> RunReport:
-    """Run the probes on `devices[0]`, with the rest as its peers.
+    """Run the probes on `devices[0]`, with those of the rest that are idle as its peers.
 
-    `driver` is None in a rehearsal. `ProbeRefusedError` when a device is not idle; any other end is in the report.
+    `driver` is None in a rehearsal. `ProbeRefusedError` when the device is not idle; any other end is in the report.
     """
     began = time.monotonic()
-    before = [check_idle(driver, device, options) for device in devices] if driver else [0]
-    child = Child(_command(devices, options))
-    guard = Guard(driver, [d.index for d in devices], child.pid, before[0], options) if driver else None
-    lookout = Lookout(guard) if guard else None
     report = RunReport()
+    try:
+        before = _idle(driver, devices[0], options) if driver else 0
+    except DriverHungError as error:
+        _conclude(report, ChildEnd(None, str(error), timed_out=True), options)
+        return report
+    devices = [devices[0], *(_idle_peers(driver, devices[1:], options, report) if driver else ())]
+    child = Child(_command(devices, options))
+    guard = Guard(driver, [d.index for d in devices], child.pid, before, options) if driver else None
+    lookout = Lookout(guard, options.hang_after_s) if guard else None
 
     def on_message(message: Message) -> None:
         _take(report, message)
@@ -227,13 +244,33 @@ def run_suite(driver: GpuDriver | None, devices: Sequence[Device], options: RunO
                 ChildMemory(int(message["reserved"]), bool(message["warming"]), helpers=bool(message["helpers"]))
             )
 
-    end = child.run(on_message, lookout or (lambda: None), options.timeout_s)
+    try:
+        end = child.run(on_message, lambda: options.cancelled() or (lookout() if lookout else None), options.timeout_s)
+    finally:
+        if lookout is not None:
+            lookout.close()
     if lookout is not None:
-        lookout.close()
         end = replace(end, timed_out=end.timed_out or lookout.hung)
     report.seconds = time.monotonic() - began
     _conclude(report, end, options)
     return report
+
+
+def _idle(driver: GpuDriver, device: Device, options: RunOptions) -> int:
+    """`check_idle`, which may hang in the driver: `DriverHungError` then."""
+    patience = options.hang_after_s + options.settle_s
+    return bounded(lambda: check_idle(driver, device, options), patience, f"GPU {device.index}")
+
+
+def _idle_peers(driver: GpuDriver, peers: Sequence[Device], options: RunOptions, report: RunReport) -> Iterator[Device]:
+    """The peers that are idle: one that works, is lost or hangs must not keep this GPU from being measured."""
+    for peer in peers:
+        try:
+            _idle(driver, peer, options)
+        except (ProbeRefusedError, AgentError) as error:
+            report.left_out[peer.index] = str(error)
+        else:
+            yield peer
 
 
 def _command(devices: Sequence[Device], options: RunOptions) -> list[str]:
@@ -258,6 +295,8 @@ def _conclude(report: RunReport, end: ChildEnd, options: RunOptions) -> None:
     """Outcome and detail; probes that did not come to their end are marked, so that a gap is never silence."""
     if end.timed_out:
         report.outcome, report.detail = "timeout", end.stopped or f"killed after {options.timeout_s:.0f} s"
+    elif end.stopped and options.cancelled() is not None:
+        report.outcome, report.detail = "error", end.stopped
     elif end.stopped:
         report.outcome, report.detail, report.stop_latency_s = "busy", end.stopped, end.stop_took_s
     elif end.exit_code != 0:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as distributed
 
+from tonnage_gpu_agent.probes.lifeline import end_with_parent
+
 _CUDA: Any = torch.cuda
 Call = Callable[[], object]
 SIZES = tuple(sorted([512 << 10, *(1 << power for power in range(10, 31, 2))]))
@@ -164,7 +166,8 @@ def one_shot(rank: int, world: int, nbytes: int, device: torch.device) -> Iterat
 
 
 def join(folder: str, world: int, rank: int, host: bool) -> torch.device:
-    """Join the group that meets through a file of `folder`; this rank's device."""
+    """Join the group that meets through a file of `folder`; this rank's device. A rank ends with the probe."""
+    end_with_parent()
     device = torch.device("cpu") if host else torch.device("cuda", rank)
     if not host:
         torch.cuda.set_device(device)

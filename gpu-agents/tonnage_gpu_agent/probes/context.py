@@ -15,10 +15,12 @@ def sampler(uuid: str) -> Callable[[], Mapping[str, Any]]:
     """
     try:
         import pynvml as nv
-
+    except ImportError:
+        return dict
+    try:
         nv.nvmlInit()
         handle = nv.nvmlDeviceGetHandleByUUID(uuid)
-    except (ImportError, OSError, nv.NVMLError):
+    except (OSError, nv.NVMLError):
         return dict
 
     def read() -> Mapping[str, Any]:
@@ -37,12 +39,16 @@ def sampler(uuid: str) -> Callable[[], Mapping[str, Any]]:
 
 
 def _siblings_busy(nv: Any, uuid: str) -> int:
+    """Siblings with work; one that is lost hides no other, nor this GPU's own state."""
     busy = 0
     for index in range(nv.nvmlDeviceGetCount()):
-        handle = nv.nvmlDeviceGetHandleByIndex(index)
-        found = nv.nvmlDeviceGetUUID(handle)
-        if (found.decode() if isinstance(found, bytes) else found) != uuid:
-            busy += nv.nvmlDeviceGetUtilizationRates(handle).gpu > 10
+        try:
+            handle = nv.nvmlDeviceGetHandleByIndex(index)
+            found = nv.nvmlDeviceGetUUID(handle)
+            if (found.decode() if isinstance(found, bytes) else found) != uuid:
+                busy += nv.nvmlDeviceGetUtilizationRates(handle).gpu > 10
+        except nv.NVMLError:
+            continue
     return busy
 
 

@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import Any
 
 from tonnage_core.gpu_health.measurement import Measurement, PointStatus
+from tonnage_gpu_agent.probes.lifeline import end_with_parent
 
 PUBLISH_S = 0.05
 SETTLE_S = 0.6
@@ -188,6 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ["CUDA_VISIBLE_DEVICES"] = arguments.device
     if arguments.rehearse:
         os.environ.setdefault("TRITON_INTERPRET", "1")
+    end_with_parent()
     channel = Channel(arguments.fd)
     bench = make_bench(arguments, channel)
     for entry in arguments.probes:

@@ -1,5 +1,7 @@
 """Probes over several ranks, rehearsed on the host: two processes over gloo, kernels in Triton's interpreter."""
 
+import sys
+
 import pytest
 
 from tonnage_core.gpu_health.measurement import PointStatus
@@ -9,6 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from tonnage_gpu_agent.probes import collectives, tensor_parallel  # noqa: E402
+from tonnage_gpu_agent.probes.context import sampler  # noqa: E402
 from tonnage_gpu_agent.probes.llama_tp import LLAMA_70B, shard_shape  # noqa: E402
 from tonnage_gpu_agent.probes.rank_world import WorldError, rank_points  # noqa: E402
 
@@ -41,6 +44,11 @@ def test_a_tensor_parallel_step_equals_the_whole_one() -> None:
 def test_a_rank_that_cannot_start_is_said() -> None:
     with pytest.raises(WorldError, match="could not start"):
         list(rank_points("tonnage_gpu_agent.probes.no_such_rank", 2, 120))
+
+
+def test_without_nvidias_bindings_points_have_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert sampler("GPU-1")() == {}
 
 
 def test_a_shape_that_does_not_divide_is_refused() -> None:

@@ -216,6 +216,7 @@ class Run:
 
 def budget_reason(runs: Sequence[Run], now: float, expected_s: float, budget: Budget) -> tuple[str, str] | None:
     """`("cooldown" | "budget", text)` when a run of `expected_s` has to wait, else None."""
+    runs = [run for run in runs if run.started <= now]  # the clock was set back: those of the future tell nothing
     if runs:
         rest = runs[-1].started + runs[-1].seconds + budget.cooldown_s - now
         if rest > 0:
