@@ -1,28 +1,17 @@
-"""The chart's documents: values explained, README current, schema complete, dashboards on metrics that exist."""
+"""The chart's documents: values explained, README current, schema complete."""
 
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
-from prometheus_client import CollectorRegistry
-
-from tonnage_coldstart.metrics import ColdstartMetrics
-from tonnage_core.autoscaling.engine_metrics import WANTED
-from tonnage_gpu_agent.metrics import AgentMetrics
-from tonnage_operator.metrics import OperatorMetrics
-from tonnage_planner.metrics import PlannerMetrics
-from tonnage_router.metrics import RouterMetrics
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "tonnage"
 WRITER = ROOT / "deploy" / "helm" / "chart_readme.py"
-DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
 
 
 def keys(values: dict[str, Any], path: str = "") -> set[str]:
@@ -77,44 +66,3 @@ def test_the_schema_names_every_value_and_no_other() -> None:
 
 def test_the_schema_is_closed() -> None:
     assert objects(json.loads((CHART / "values.schema.json").read_text())) == []
-
-
-def queries(dashboard: dict[str, Any]) -> list[str]:
-    found = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
-    variables = [v["query"] for v in dashboard["templating"]["list"] if v["type"] == "query"]
-    return found + variables
-
-
-def exposed() -> set[str]:
-    """Every series name the services' own registries expose, and what the planner reads of engines."""
-    registry = CollectorRegistry()
-    PlannerMetrics(registry)
-    AgentMetrics(registry)
-    RouterMetrics(registry)
-    ColdstartMetrics(registry)
-    OperatorMetrics(registry)
-    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",)}
-    names = {f.name + suffix for f in registry.collect() for suffix in suffixes.get(f.type, ("",))}
-    return names | WANTED
-
-
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_dashboards_ask_only_for_metrics_that_exist(path: Path) -> None:
-    asked = {
-        name
-        for query in queries(json.loads(path.read_text()))
-        for name in re.findall(r"\b(?:tonnage_[a-z0-9_]+|vllm:[a-z0-9_]+)", query)
-    }
-    assert asked
-    assert asked - exposed() == set()
-
-
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_dashboards_are_stable_and_make_no_value_up(path: Path) -> None:
-    dashboard = json.loads(path.read_text())
-    assert dashboard["uid"] == f"tonnage-{path.stem}"
-    identifiers = [panel["id"] for panel in dashboard["panels"]]
-    assert len(identifiers) == len(set(identifiers))
-    assert not any("vector(" in query or "absent(" in query for query in queries(dashboard))
-    described = [panel for panel in dashboard["panels"] if panel["type"] != "row" and not panel["title"]]
-    assert described == []
