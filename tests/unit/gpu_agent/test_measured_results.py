@@ -123,3 +123,41 @@ def test_collectives_and_the_tensor_parallel_step_over_two_gpus_were_right() -> 
     assert {p["status"] for p in probes} == {"ok"}
     sizes = {p["params"]["bytes"] for p in probes if p["name"] == "allreduce"}
     assert {1024, 512 << 10, 1 << 30} <= sizes
+
+
+def documented(label: str) -> list[str]:
+    """The cells of a row of the table in docs/gpu_agent.md."""
+    text = (ROOT.parent / "docs" / "gpu_agent.md").read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith(f"| {label}")]
+    return [cell.strip() for cell in row.strip("|").split("|")][1:]
+
+
+def shown(run: str) -> dict[str, str]:
+    """What the table has to show of a full run."""
+    ceilings = gpu(run)["ceilings"]
+    copy, read = (value(run, f"hbm_{way}", buffer_bytes=4 * GIB) for way in ("copy", "read"))
+    pinned = " / ".join(f"{value(run, f'{way}_pinned', bytes=GIB):.1f}" for way in ("h2d", "d2h"))
+    rates = " / ".join(f"{ceilings[key]:.0f}" for key in ("bf16_tflops", "fp8_tflops", "int8_tops"))
+    overhead = next(p["params"]["overhead"] for p in points(run, "lora_gemm") if (p["params"]["batch"],
+                    p["params"]["rank"], p["params"]["adapters"]) == (64, 16, 8))  # fmt: skip
+    return {
+        "HBM copy / read": f"{copy:.0f} / {read:.0f}",
+        "pinned H2D / D2H": pinned,
+        "bf16 / fp8 / int8": rates,
+        "launch eager / graph": f"{ceilings['kernel_launch_us']:.1f} / {ceilings['graph_kernel_us']:.2f}",
+        "Triton fusion / plain copy": f"{value(run, 'fusion_triton'):.0f} / {value(run, 'fusion_copy'):.0f}",
+        "decode attention": f"{value(run, 'decode_attention', batch=8, context=32768):.0f}",
+        "adapters": f"{overhead:.0%}".replace("%", " %"),
+        "full suite": f"{gpu(run)['suite_s']:.0f}",
+    }
+
+
+@pytest.mark.parametrize("column, run", list(enumerate(RUNS)))
+def test_the_documented_figures_are_the_committed_ones(column: int, run: str) -> None:
+    for label, text in shown(run).items():
+        assert documented(label)[column].removesuffix(" (some caches cold)") == text, label
+
+
+def test_the_documented_quick_suites_are_the_committed_ones() -> None:
+    figures = [f"{gpu(f'quick-{caches}')['suite_s']:.0f} ({caches})" for caches in ("cold", "warm")]
+    assert documented("quick suite")[:2] == figures
