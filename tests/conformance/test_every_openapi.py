@@ -15,6 +15,11 @@ from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.types import Receive, Scope, Send
 
+from tonnage_bench.adapters.step_process import StepProcess
+from tonnage_bench.app import Ports as BenchPorts
+from tonnage_bench.app import build_app as bench_app
+from tonnage_bench.ports import Ref
+from tonnage_bench.settings import BenchSettings
 from tonnage_coldstart.app import Ports as ColdstartPorts
 from tonnage_coldstart.app import build_app as coldstart_app
 from tonnage_coldstart.settings import ColdstartSettings
@@ -46,6 +51,21 @@ def _agent() -> FastAPI:
     return assemble(AgentSettings(state_dir=str(Path(STATE.name, "agent"))), FakeDriver(), ManualClock()).app
 
 
+class NoQueue:
+    """Takes runs and has no worker."""
+
+    async def put(self, ref: Ref) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+
+def _bench() -> FastAPI:
+    chosen = BenchSettings(database=Path(STATE.name, "bench.sqlite"))
+    return bench_app(chosen, BenchPorts(SystemClock(), CollectorRegistry(), StepProcess(), NoQueue()))
+
+
 def _loaded(app: FastAPI) -> BaseSchema:
     async def answering(scope: Scope, receive: Receive, send: Send) -> None:
         """The app without its background work, which only runs once a process."""
@@ -59,7 +79,7 @@ def _loaded(app: FastAPI) -> BaseSchema:
     return schemathesis.openapi.from_asgi("/openapi.json", answering)
 
 
-AGENT, COLDSTART, ROUTER = _loaded(_agent()), _loaded(_coldstart()), _loaded(_router())
+AGENT, BENCH, COLDSTART, ROUTER = map(_loaded, (_agent(), _bench(), _coldstart(), _router()))
 
 
 def _check(case: "Case[Any]") -> None:
@@ -73,6 +93,12 @@ def _check(case: "Case[Any]") -> None:
 @AGENT.parametrize()
 @settings(max_examples=10, deadline=None)
 def test_the_agent_answers_as_documented(case: "Case[Any]") -> None:
+    _check(case)
+
+
+@BENCH.parametrize()
+@settings(max_examples=5, deadline=None)
+def test_the_bench_answers_as_documented(case: "Case[Any]") -> None:
     _check(case)
 
 

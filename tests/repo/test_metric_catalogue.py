@@ -13,6 +13,7 @@ DECLARED_IN = {
     "router": ("tonnage_router.metrics", "RouterMetrics"),
     "planner": ("tonnage_planner.metrics", "PlannerMetrics"),
     "coldstart": ("tonnage_coldstart.metrics", "ColdstartMetrics"),
+    "bench": ("tonnage_bench.metrics", "BenchMetrics"),
     "operator": ("tonnage_operator.metrics", "OperatorMetrics"),
     "gpu": ("tonnage_gpu_agent.metrics", "AgentMetrics"),
 }

@@ -9,7 +9,6 @@ import click
 import uvloop
 from rich.console import Console
 
-from tonnage_cli.bench_options import headers_of, numbers, spec_of
 from tonnage_cli.finite import FiniteRange
 from tonnage_cli.output import check_writable, json_option, print_json, print_table
 from tonnage_core.benchmarking.arrivals import KINDS
@@ -17,7 +16,8 @@ from tonnage_core.benchmarking.capacity import SearchSettings
 from tonnage_core.errors import BadInputError
 from tonnage_loadgen.accuracy_tasks import compare, read_tasks
 from tonnage_loadgen.answers import APIS
-from tonnage_loadgen.bench_points import Deployment, PointRun, points_csv
+from tonnage_loadgen.bench_options import deployment_of, headers_of, numbers, settings_document, spec_of
+from tonnage_loadgen.bench_points import point_run, points_csv
 from tonnage_loadgen.bench_spec import BenchSpec
 from tonnage_loadgen.discover import served_model
 from tonnage_loadgen.engine_watch import watched
@@ -173,7 +173,7 @@ async def _run(given: dict[str, Any]) -> dict[str, Any]:
     around = await surroundings(given["url"], headers)
     async with watched(given["watch_urls"], headers) as log:
         document = await _measure(given, spec)
-    document |= {"model": model, "settings": _settings(spec), "surroundings": around, "engines": log.document()}
+    document |= {"model": model, "settings": settings_document(spec), "surroundings": around, "engines": log.document()}
     if tasks is not None:
         gate = await compare(tasks, given["url"], given["baseline_url"], model, headers)
         document["accuracy_gate"] = asdict(gate)
@@ -208,40 +208,18 @@ def _last_met(steps: Sequence[Step]) -> Step:
 
 
 def _write_points(given: dict[str, Any], documents: Sequence[tuple[int | None, BenchSpec, dict[str, Any]]]) -> None:
-    engine, _, engine_version = given["engine"].partition(":")
-    model = given["catalogue_model"] or given["model"] or ""
-    deployment = Deployment(
-        model=model,
-        config=model.replace("/", "--"),
-        engine=engine,
-        engine_version=engine_version,
-        gpu=given["gpu"],
-        precision=given["precision"],
-        tp=given["tp"],
-    )
-    runs = []
-    for users, spec, document in documents:
-        planned = [each.request for each in spec.shard().planned]
-        isl, osl = (
-            sum(values) / len(planned)
-            for values in zip(*((p.input_length, p.output_length) for p in planned), strict=True)
-        )
-        runs.append(PointRun(f"{engine or 'bench'}.c{users}", document, isl, osl, users or 1))
+    deployment = deployment_of(given)
+    runs = [
+        point_run(f"{deployment.engine or 'bench'}.c{users}", spec, document, users or 1)
+        for users, spec, document in documents
+    ]
     given["points"].write_text(points_csv(runs, deployment), "utf-8")
-
-
-def _settings(spec: BenchSpec) -> dict[str, Any]:
-    asked = asdict(replace(spec, trace=(), users=spec.users or 1, arrivals=None))
-    asked["endpoint"] = {k: v for k, v in asked["endpoint"].items() if k not in ("headers", "tenant_keys")}
-    asked["arrivals"] = None if spec.arrivals is None else asdict(spec.arrivals)
-    asked["users"], asked["trace"] = spec.users, len(spec.trace) or None
-    return asked
 
 
 def _series(given: dict[str, Any], spec: BenchSpec) -> dict[str, Any]:
     """What makes two series the same: every option that shapes a run or the choice of the next."""
     names = ("capacity", "sweep_rates", "tolerance", "repeats")
-    return _settings(spec) | {name: given[name] for name in names} | {"trace": str(given["trace"])}
+    return settings_document(spec) | {name: given[name] for name in names} | {"trace": str(given["trace"])}
 
 
 def _exit_code(document: dict[str, Any]) -> int:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tonnage_loadgen.bench_spec import BenchSpec
+
 COLUMNS = (
     "id",
     "source",
@@ -70,6 +72,14 @@ class PointRun:
     osl: float
     users: int
     prefix: int = 0
+
+
+def point_run(name: str, spec: BenchSpec, document: dict[str, Any], users: int) -> PointRun:
+    """A closed-loop run of `spec` for the file: mean lengths are those of the requests planned."""
+    planned = [each.request for each in spec.shard().planned]
+    isl = sum(each.input_length for each in planned) / len(planned)
+    osl = sum(each.output_length for each in planned) / len(planned)
+    return PointRun(name, document, isl, osl, users)
 
 
 def points_csv(runs: Sequence[PointRun], deployment: Deployment) -> str:

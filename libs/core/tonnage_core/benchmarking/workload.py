@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 BLOCK = 64
 """Tokens a block of made prompts: the grain of sharing."""
-_TREE, _OWN = 1 << 50, 1 << 51
-"""Block ids of the prefix tree and of requests' own blocks; far apart, and far from any trace's."""
+_TREE, _OWN, _ROOM = 1 << 60, 1 << 61, 59
+"""Block ids of the prefix tree and of requests' own blocks, each from a place in so many bits of room that the seed
+decides: runs of different seeds share no block, so that no run finds its prompts in a cache that another warmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +99,20 @@ class Planned:
 def plan_requests(mix: Mix, arrivals: Sequence[float], rng: "Random") -> list[Planned]:
     """A request for each arrival; with sessions, an arrival begins one and its later turns follow. In order of time."""
     found: list[Planned] = []
-    blocks = count(_OWN)
+    salt = rng.getrandbits(_ROOM)
+    blocks = count(_OWN + salt)
     for number, at in enumerate(arrivals):
-        found += _conversation(mix, number, at, blocks, rng)
+        found += _conversation(mix, number, at, salt, blocks, rng)
     found.sort(key=lambda each: each.request.arrival_s)
     return [replace(each, request=replace(each.request, index=index)) for index, each in enumerate(found)]
 
 
-def _conversation(mix: Mix, number: int, start: float, blocks: Iterator[int], rng: "Random") -> Iterator[Planned]:
+def _conversation(
+    mix: Mix, number: int, start: float, salt: int, blocks: Iterator[int], rng: "Random"
+) -> Iterator[Planned]:
     kind = _weighted([(each, each.share) for each in mix.classes], rng)
     tenant, adapter = _named(mix.tenants, rng), _named(mix.adapters, rng)
-    history, at, sessions = _prefix_path(mix.prefix, rng), start, mix.sessions
+    history, at, sessions = _prefix_path(mix.prefix, salt, rng), start, mix.sessions
     for turn in range(1 if sessions is None else sessions.turns):
         if turn and sessions is not None and sessions.think_s:
             at += rng.expovariate(1 / sessions.think_s)
@@ -139,7 +143,7 @@ def zipf(names: Sequence[str], exponent: float) -> dict[str, float]:
     return {name: 1 / rank**exponent for rank, name in enumerate(names, 1)}
 
 
-def _prefix_path(tree: PrefixTree | None, rng: "Random") -> tuple[int, ...]:
+def _prefix_path(tree: PrefixTree | None, salt: int, rng: "Random") -> tuple[int, ...]:
     if tree is None or rng.random() >= tree.share:
         return ()
     blocks = tree.prefix_tokens // BLOCK
@@ -148,7 +152,7 @@ def _prefix_path(tree: PrefixTree | None, rng: "Random") -> tuple[int, ...]:
     for level in range(tree.depth):
         node = node * tree.branching + rng.randrange(tree.branching) + 1
         size = blocks * (level + 1) // tree.depth - blocks * level // tree.depth
-        start = _TREE + node * (blocks + 1)
+        start = _TREE + salt + node * (blocks + 1)
         path += range(start, start + size)
     return tuple(path)
 

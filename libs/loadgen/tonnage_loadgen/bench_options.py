@@ -1,6 +1,7 @@
 """The options of `tonnage bench` as a specification: one place where text becomes a load."""
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tonnage_core.benchmarking.workload import Mix, PrefixTree, RequestClass, Se
 from tonnage_core.errors import BadInputError
 from tonnage_core.slo import Slo
 from tonnage_core.traces import TraceRequest
+from tonnage_loadgen.bench_points import Deployment
 from tonnage_loadgen.bench_spec import BenchSpec
 from tonnage_loadgen.shard import Endpoint
 from tonnage_loadgen.trace_file import read_trace
@@ -35,6 +37,30 @@ def spec_of(given: dict[str, Any], model: str) -> BenchSpec:
         warmup_s=given["warmup_s"],
         time_scale=given["time_scale"],
         slo=Slo(given["slo_ttft_ms"], given["slo_tpot_ms"], given["slo_percentile"]),
+    )
+
+
+def settings_document(spec: BenchSpec) -> dict[str, Any]:
+    """What was asked, for the record, without secrets."""
+    asked = asdict(replace(spec, trace=(), users=spec.users or 1, arrivals=None))
+    asked["endpoint"] = {k: v for k, v in asked["endpoint"].items() if k not in ("headers", "tenant_keys")}
+    asked["arrivals"] = None if spec.arrivals is None else asdict(spec.arrivals)
+    asked["users"], asked["trace"] = spec.users, len(spec.trace) or None
+    return asked
+
+
+def deployment_of(given: dict[str, Any]) -> Deployment:
+    """What the bench points say was measured."""
+    engine, _, engine_version = given["engine"].partition(":")
+    model = given["catalogue_model"] or given["model"] or ""
+    return Deployment(
+        model=model,
+        config=model.replace("/", "--"),
+        engine=engine,
+        engine_version=engine_version,
+        gpu=given["gpu"],
+        precision=given["precision"],
+        tp=given["tp"],
     )
 
 

@@ -1,0 +1,1 @@
+"""Outside systems: the queue, the workers' way back to the service, the run's own process, the planner."""

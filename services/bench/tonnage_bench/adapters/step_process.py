@@ -1,0 +1,64 @@
+"""Makes a run by `python -m tonnage_loadgen.bench_step`, which ends when this process does: it holds its input."""
+
+import asyncio
+import contextlib
+import sys
+from typing import Any
+
+import orjson
+
+RESULT_LIMIT = 64 << 20
+"""Largest result, bytes."""
+_SAID = 2000
+
+
+class StepProcess:
+    """A `StepRunner` with one process a run."""
+
+    async def run(self, question: dict[str, Any]) -> dict[str, Any]:
+        """The result; a process that fails is an error of kind `failed`. Cancelled: the process is killed."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tonnage_loadgen.bench_step",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=RESULT_LIMIT,
+        )
+        try:
+            return await _talk(process, question)
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+
+
+async def _talk(process: asyncio.subprocess.Process, question: dict[str, Any]) -> dict[str, Any]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said = asyncio.create_task(process.stderr.read())
+    try:
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(orjson.dumps(question) + b"\n")
+            await process.stdin.drain()
+        try:
+            line = await process.stdout.readline()
+        except ValueError:
+            return _failed(f"the result is over {RESULT_LIMIT >> 20} MiB: make shorter runs")
+        if line.endswith(b"\n"):
+            found: dict[str, Any] = orjson.loads(line)
+            return found
+        code = await process.wait()
+        words = (await said).decode("utf-8", "replace").strip().splitlines()
+        return _failed(f"the run's process ended with {code}: {(words or ['it said nothing'])[-1][:_SAID]}")
+    finally:
+        said.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await said
+
+
+def _failed(message: str) -> dict[str, Any]:
+    return {"error": {"kind": "failed", "message": message}}

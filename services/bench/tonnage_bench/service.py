@@ -1,0 +1,155 @@
+"""The bench as callers see it: jobs submitted, looked at, cancelled; results, report, points."""
+
+import asyncio
+import uuid
+from typing import Any, Literal, cast
+
+from tonnage_bench.adapters.planner_http import post_points
+from tonnage_bench.conductor import Conductor
+from tonnage_bench.documents import BenchRequest, JobDocument, RunDocument
+from tonnage_bench.errors import BusyError, LedgerError, NotThereError
+from tonnage_bench.ledger import Job, Ledger
+from tonnage_bench.metrics import BenchMetrics
+from tonnage_bench.report import points_of, report_of
+from tonnage_bench.settings import BenchSettings
+from tonnage_bench.targets import check_target, host_of
+from tonnage_core.benchmarking.lengths import parse_lengths
+from tonnage_core.benchmarking.series import most_runs
+from tonnage_runtime.clock import Clock
+
+
+class BenchService:
+    """What the routes call."""
+
+    def __init__(
+        self, ledger: Ledger, conductor: Conductor, settings: BenchSettings, metrics: BenchMetrics, clock: Clock
+    ) -> None:
+        self._ledger = ledger
+        self._conductor = conductor
+        self._settings = settings
+        self._metrics = metrics
+        self._clock = clock
+        self._next_post_s = 0.0
+        conductor.after = self.send_points
+        metrics.jobs.attach(self._count)
+
+    async def submit(self, request: BenchRequest) -> JobDocument:
+        """Keep a job. Raises `BadInputError`, `BusyError`, `LedgerError`."""
+        request.series()
+        for text in (request.input_tokens, request.output_tokens):
+            parse_lengths(text)
+        for url in filter(None, (request.url, request.baseline_url, *request.watch_urls)):
+            await check_target(url, self._settings.targets)
+        if await asyncio.to_thread(self._ledger.waiting) >= self._settings.jobs_waiting:
+            raise BusyError(f"{self._settings.jobs_waiting} jobs wait already: try again later, or cancel one")
+        job = uuid.uuid4().hex
+        target = host_of(request.url)[1]
+        fields = request.model_dump(mode="json")
+        await asyncio.to_thread(self._ledger.submit, job, fields, target, self._clock.wall())
+        self._conductor.wake()
+        return await self.look(job)
+
+    async def look(self, job: str) -> JobDocument:
+        """How far it is. Raises `UnknownJobError`."""
+        return _document(await asyncio.to_thread(self._ledger.job, job))
+
+    async def all(self) -> list[JobDocument]:
+        """Every job, oldest first."""
+        return [_document(job) for job in await asyncio.to_thread(self._ledger.jobs)]
+
+    async def cancel(self, job: str) -> JobDocument:
+        """Wish its end; what is done is kept. Raises `UnknownJobError`."""
+        await asyncio.to_thread(self._ledger.job, job)
+        await asyncio.to_thread(self._ledger.ask_cancel, job)
+        self._conductor.wake()
+        return await self.look(job)
+
+    async def report(self, job: str) -> dict[str, Any]:
+        """The report so far. Raises `UnknownJobError`, `NotThereError`."""
+        kept = await asyncio.to_thread(self._ledger.job, job)
+        results = await asyncio.to_thread(self._ledger.results, job)
+        found = report_of(BenchRequest.model_validate(kept.request).series(), results)
+        if found is None:
+            raise NotThereError(f"job {job} is {kept.state}: no run of it is done{_because(kept)}")
+        return found | {"job": _document(kept).model_dump(mode="json", exclude={"runs"})}
+
+    async def run(self, job: str, number: int) -> dict[str, Any]:
+        """What one run measured. Raises `UnknownJobError`, `NotThereError`."""
+        await asyncio.to_thread(self._ledger.job, job)
+        for step, result in await asyncio.to_thread(self._ledger.results, job):
+            if step.ask.number == number:
+                return result
+        raise NotThereError(f"run {number} of job {job} is not done")
+
+    async def points(self, job: str) -> str:
+        """Its bench points as CSV. Raises `UnknownJobError`, `NotThereError`."""
+        await asyncio.to_thread(self._ledger.job, job)
+        text = points_of(await asyncio.to_thread(self._ledger.results, job))
+        if not text:
+            raise NotThereError(
+                f"job {job} has no bench points: they come of sweep_users with gpu and catalogue_model named"
+            )
+        return text
+
+    async def send_points(self) -> None:
+        """Bring the points of ended jobs to the planner; what does not answer is asked again later."""
+        planner = self._settings.planner_url
+        if planner is None or self._clock.monotonic() < self._next_post_s:
+            return
+        try:
+            for job in await asyncio.to_thread(self._ledger.jobs, ("done",)):
+                if job.points == "pending":
+                    text = points_of(await asyncio.to_thread(self._ledger.results, job.id))
+                    outcome = await post_points(planner, text)
+                    self._metrics.points.labels(outcome).inc()
+                    if outcome == "unreachable":
+                        self._next_post_s = self._clock.monotonic() + self._settings.resend_s
+                        return
+                    await asyncio.to_thread(self._ledger.points_sent, job.id, outcome)
+        except LedgerError as error:
+            self._metrics.ledger_errors.labels(error.kind).inc()
+
+    def not_ready(self) -> str | None:
+        """Why jobs stand still."""
+        return self._conductor.trouble
+
+    def _count(self) -> dict[str, int] | None:
+        try:
+            return self._ledger.count()
+        except LedgerError:
+            return None
+
+
+def _because(job: Job) -> str:
+    return f" ({job.error})" if job.error else ""
+
+
+def _document(job: Job) -> JobDocument:
+    request = BenchRequest.model_validate(job.request)
+    runs = [
+        RunDocument(
+            number=step.ask.number,
+            kind=step.ask.kind,
+            rate_rps=step.ask.rate,
+            users=step.ask.users,
+            reason=step.ask.reason,
+            state=cast(Literal["waiting", "claimed", "done", "cancelled"], step.state),
+            attempt=step.attempt,
+            worker=step.worker,
+            elapsed_s=step.elapsed_s,
+            met=step.met,
+        )
+        for step in job.steps
+    ]
+    return JobDocument(
+        id=job.id,
+        state=cast(Literal["queued", "running", "done", "failed", "cancelled"], job.state),
+        created_s=job.created_s,
+        ended_s=job.ended_s,
+        url=request.url,
+        error=job.error,
+        runs_done=sum(run.state == "done" for run in runs),
+        runs_most=most_runs(request.series()),
+        runs=runs,
+        points=cast(Literal["none", "kept", "pending", "sent", "refused"], job.points),
+    )

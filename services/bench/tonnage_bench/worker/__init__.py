@@ -1,0 +1,1 @@
+"""The worker of the queue: `python -m tonnage_bench.worker.main`."""
