@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from tonnage_router.sharing import Sharing
 
 
+FIRST_LOOK_S = 2.5
+"""Longest wait for the first probes: a probe's own timeout, and half a second."""
+FIRST_LOOKS = 125
+
+
 class RouterService:
     """The data port and its background work. `start` before `stop`; both once."""
 
@@ -39,6 +44,7 @@ class RouterService:
         self._sweeper = Sweeper(gateway)
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
+        self._listening: asyncio.Task[None] | None = None
         self._owned: set[str] = set()
         self._cluster = self._watched_cluster()
         self._sharing = self._shared()
@@ -63,9 +69,8 @@ class RouterService:
         return KubeDiscovery(self.gateway, self.prober.follow)
 
     async def start(self, sock: socket.socket) -> None:
-        """Listen on `sock` and begin probing."""
+        """Begin probing, and take connections of the listening `sock` once every endpoint was looked at."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: ClientConnection(self.gateway), sock=sock)
         self.prober.follow()
         self._tasks.append(loop.create_task(self._sweeper.run()))
         self._tasks += [loop.create_task(watch.run()) for watch in self._watches()]
@@ -73,6 +78,27 @@ class RouterService:
             self._cluster.start()
         if self._sharing is not None:
             self._tasks.append(loop.create_task(self._sharing.run()))
+        self._listening = loop.create_task(self._listen(sock))
+
+    async def _listen(self, sock: socket.socket) -> None:
+        """A router that has just started knows no healthy endpoint: what is sent to it waits in the kernel's backlog
+        rather than being told that nothing serves it."""
+        for _ in range(FIRST_LOOKS):
+            if self._looked():
+                break
+            try:
+                await asyncio.sleep(FIRST_LOOK_S / FIRST_LOOKS)
+            except asyncio.CancelledError:
+                sock.close()
+                raise
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: ClientConnection(self.gateway), sock=sock)
+
+    def _looked(self) -> bool:
+        endpoints = list(self.gateway.fleet)
+        if not endpoints:
+            return self._cluster is None
+        return all(endpoint.probe_ok or endpoint.probe_failures for endpoint in endpoints)
 
     def _watches(self) -> list[FileWatch]:
         settings = self.gateway.settings
@@ -95,8 +121,7 @@ class RouterService:
         """Take no new connection; let running answers end, for the drain timeout at most."""
         gateway = self.gateway
         gateway.draining = True
-        if self._server is not None:
-            self._server.close()
+        await self._listen_no_more()
         for client in list(gateway.clients):
             if client.idle:
                 client.close()
@@ -107,10 +132,17 @@ class RouterService:
                 async with asyncio.timeout(gateway.settings.drain_timeout_s):
                     await gateway.drained.wait()
 
-    async def stop(self) -> None:
-        """Cut what is left and stop background work."""
+    async def _listen_no_more(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._listening
         if self._server is not None:
             self._server.close()
+
+    async def stop(self) -> None:
+        """Cut what is left and stop background work."""
+        await self._listen_no_more()
         if self._cluster is not None:
             await self._cluster.stop()
         await self.prober.stop()

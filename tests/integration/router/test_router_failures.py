@@ -102,6 +102,14 @@ async def test_an_unknown_model_is_404_and_a_known_one_without_endpoint_503(engi
     assert (await router.post(CHAT)).status == 503
 
 
+async def test_a_router_that_has_just_started_answers_once_it_has_looked_at_its_engines(
+    engines: Any, route: Any
+) -> None:
+    router = await route(await engines(3), ready=False)
+    answers = await asyncio.gather(*(router.post(b'{"model":"m"}') for _ in range(8)))
+    assert [answer.status for answer in answers] == [200] * 8
+
+
 async def test_a_stale_connection_is_replaced_without_blame(engines: Any, route: Any) -> None:
     async def answer_then_close(call: Any) -> None:
         if len(call.engine.calls) % 2:
