@@ -69,12 +69,14 @@ class SetStatus:
 
 @dataclass(frozen=True, slots=True)
 class SetScale:
-    """Write `spec.replicas` through the scale subresource."""
+    """Write `spec.replicas` through the scale subresource. It holds for `version` of the object: whoever wrote since is
+    looked at before anything is written over."""
 
     why: Why
     resource: Resource
     name: str
     replicas: int
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,9 @@ class Actor:
         elif isinstance(action, SetStatus):
             self._client.apply_status(action.resource, action.name, action.status, manager=MANAGER)
         elif isinstance(action, SetScale):
-            body = {"spec": {"replicas": action.replicas}}
+            body: Object = {"spec": {"replicas": action.replicas}}
+            if action.version:
+                body["metadata"] = {"resourceVersion": action.version}
             self._client.merge(action.resource, action.name, body, manager=MANAGER, subresource="scale")
         elif isinstance(action, Merge):
             self._merge(action)

@@ -51,7 +51,8 @@ def reconcile(seen: Seen) -> Outcome:
         wanted.append(scaler)
     found = difference(wanted, seen.there, str(meta(seen.item).get("uid") or ""))
     warm = lend(spec, seen.pods, seen.engines, scale.replicas)
-    actions: list[Action] = [*found.actions, *repairs(spec, seen.scalers), *warm.actions, *_written(spec, scale)]
+    actions: list[Action] = [*found.actions, *repairs(spec, seen.scalers), *warm.actions]
+    actions += _written(seen.item, spec, scale)
     conditions = _conditions(spec, seen, scale, found.taken)
     actions += _status(spec, seen, scale, conditions, warm, size)
     waits = bool(warm.actions) or scale.mode == "direct"
@@ -59,11 +60,12 @@ def reconcile(seen: Seen) -> Outcome:
     return Outcome(tuple(actions), 10.0 if waits else None, notes)
 
 
-def _written(spec: ModelServerSpec, scale: Scale) -> list[Action]:
+def _written(item: Object, spec: ModelServerSpec, scale: Scale) -> list[Action]:
     """In mode direct the target goes through the ModelServer's own scale, where everybody sees it."""
     if scale.mode != "direct" or scale.active is not True or scale.replicas == spec.replicas:
         return []
-    return [SetScale(Why.TARGET, inside(MODEL_SERVERS, spec.namespace), spec.name, scale.replicas)]
+    version = str(meta(item).get("resourceVersion") or "")
+    return [SetScale(Why.TARGET, inside(MODEL_SERVERS, spec.namespace), spec.name, scale.replicas, version)]
 
 
 def _conditions(spec: ModelServerSpec, seen: Seen, scale: Scale, taken: tuple[str, ...]) -> list[Condition]:

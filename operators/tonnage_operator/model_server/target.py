@@ -11,7 +11,7 @@ from tonnage_core.autoscaling.hook_objects import (
     horizontal_pod_autoscaler,
     scaled_object,
 )
-from tonnage_core.autoscaling.writers import Conflict, Target, Writer, bad_fallback, conflicts
+from tonnage_core.autoscaling.writers import SCALE_MANAGERS, Conflict, Target, Writer, bad_fallback, conflicts
 from tonnage_operator.actions import Delete, Why
 from tonnage_operator.diff import Wanted
 from tonnage_operator.kinds import (
@@ -157,11 +157,16 @@ def _others(
         return ()
     own = {"keda": f"ScaledObject/{spec.name}", "hpa": f"HorizontalPodAutoscaler/{spec.name}"}.get(mode)
     target = Target("ModelServer", spec.name, MANAGER, frozenset({own} if own else ()))
-    if mode != "direct":
-        return conflicts(target, {}, scalers, None)
     # The value alone is no proof: a write of ours may have been the last thing before a restart.
-    theirs = written if owners(item) and MANAGER not in owners(item) else None
+    theirs = written if mode == "direct" and _strangers(item) else None
     return conflicts(target, item, scalers, theirs)
+
+
+def _strangers(item: Object | None) -> frozenset[str]:
+    """The managers that hold the number where we do not. HPA and KEDA write in the name of an object: they are told of
+    while it is there, and gone with it."""
+    held = owners(item)
+    return frozenset() if MANAGER in held else held - SCALE_MANAGERS
 
 
 def _on_workload(
@@ -170,8 +175,8 @@ def _on_workload(
     """Other writers of the Deployment's number, which is the operator's in every mode."""
     target = Target("Deployment", spec.name, MANAGER)
     found = conflicts(target, workload or {}, scalers, None)
-    theirs = owners(workload)
-    if found or not theirs or MANAGER in theirs or replicas_of(workload) == wanted:
+    theirs = _strangers(workload)
+    if found or not theirs or replicas_of(workload) == wanted:
         return found
     names = ", ".join(sorted(theirs))
     text = (

@@ -240,7 +240,8 @@ class ApiServer(Emulator):  # type: ignore[misc]
         if call.method == "DELETE":
             await self.remove(next(one for one in ALL if ref(one) == request.resource), name, request.namespace or "")
             return aiohttp.web.json_response({"kind": "Status", "status": "Success"})
-        return aiohttp.web.json_response(await self._write(key, self._changing(call, key, body), kind))
+        made = await self._write(key, self._changing(call, key, body), kind)
+        return aiohttp.web.json_response(made, status=201 if old is None else 200)
 
     def _problem(self, call: Call, body: Body, old: Body | None) -> int:
         if old is None:

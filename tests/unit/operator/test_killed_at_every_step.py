@@ -8,6 +8,9 @@ import pytest
 
 from tonnage_operator import kinds
 from tonnage_operator.actions import Action, Apply, Delete, EngineCall, Merge, PinCall, SetScale, SetStatus, StageCall
+from tonnage_operator.gpu_profile import marks as node_marks
+from tonnage_operator.gpu_profile import reconcile as gpu
+from tonnage_operator.gpu_profile.crd import ProfileView
 from tonnage_operator.lora_adapter import reconcile as lora
 from tonnage_operator.model_cache import reconcile as cache
 from tonnage_operator.model_server import reconcile as server
@@ -163,4 +166,51 @@ def test_whatever_the_last_action_was_the_end_is_the_same(name: str, a_model_ser
     for killed_after in range(1, steps + 1):
         world = make()
         run(world, decide, killed_after)
+        assert world.end() == whole.end(), killed_after
+
+
+class Nodes(World):
+    """Nodes, one of which had failed and is well again; the other fails now."""
+
+    def __init__(self) -> None:
+        super().__init__({"metadata": {"name": "fleet"}}, [])
+        taint = {"key": node_marks.TAINT, "effect": "NoSchedule"}
+        was = {"labels": {node_marks.HEALTH_LABEL: "fail"}, "annotations": {node_marks.CORDONED: "2026"}}
+        self.objects: dict[str, dict[str, Any]] = {
+            "n1": {"metadata": {"name": "n1"}, "spec": {}, "status": {}},
+            "n2": {"metadata": {"name": "n2", **was}, "spec": {"unschedulable": True, "taints": [taint]}, "status": {}},
+        }
+
+    def do(self, action: Action) -> None:
+        node = self.objects[action.name] if isinstance(action, Merge | SetStatus) else {}
+        if isinstance(action, SetStatus):
+            node["status"] = dict(action.status)
+        elif isinstance(action, Merge):
+            for part, change in action.body.items():
+                for name, value in change.items():
+                    old = node.setdefault(part, {}).get(name) or {}
+                    known = {**old, **value} if isinstance(value, dict) else value
+                    kept = {k: v for k, v in known.items() if v is not None} if isinstance(known, dict) else known
+                    node[part][name] = kept
+
+    def end(self) -> Any:
+        return self.objects
+
+
+def of_nodes(world: World) -> tuple[Action, ...]:
+    assert isinstance(world, Nodes)
+    verdicts = {"n1": "FAIL", "n2": "OK"}
+    profiles = [ProfileView(f"{n}-0", n, 0, "H100-SXM-80GB", verdict, ("hbm_low",)) for n, verdict in verdicts.items()]
+    return gpu.reconcile(gpu.Seen(NOW_S, gpu.NodeRules("cordon", 1.0), profiles, list(world.objects.values()))).actions
+
+
+def test_node_marks_are_the_same_whatever_the_last_one_was() -> None:
+    whole = Nodes()
+    steps = run(whole, of_nodes, None)
+    assert steps == 4
+    assert whole.objects["n1"]["spec"]["unschedulable"] is True
+    assert not whole.objects["n2"]["spec"]["taints"]
+    for killed_after in range(1, steps + 1):
+        world = Nodes()
+        run(world, of_nodes, killed_after)
         assert world.end() == whole.end(), killed_after

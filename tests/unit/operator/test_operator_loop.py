@@ -66,7 +66,8 @@ async def test_direct_mode_writes_scale_and_a_lost_child_is_made_again(fleet: An
     await fleet.until(lambda: (fleet.server.body(SERVER, "llama-8b")["spec"].get("replicas")) == 4)
     (scale,) = [call for call in fleet.server.calls if call.subresource == "scale"]
     assert (scale.content_type, scale.manager) == ("application/merge-patch+json", MANAGER)
-    assert scale.body == {"spec": {"replicas": 4}}
+    assert scale.body["spec"] == {"replicas": 4}
+    assert scale.body["metadata"]["resourceVersion"], "whoever wrote since would be seen first"
     await fleet.server.remove(kinds.SERVICES, "llama-8b")
     await fleet.until(lambda: fleet.server.body(kinds.SERVICES, "llama-8b"))
 
@@ -88,6 +89,49 @@ async def test_a_refused_write_is_done_in_the_end(
         if sample.name.endswith("_total") and sample.labels["outcome"] != "ok"
     ]
     assert sum(counted) == 2
+
+
+def of_kind(kind: Any) -> tuple[dict[str, Any], str, Callable[[Any], bool]]:
+    """A resource, the path of a write that it needs, and when all is done."""
+    metadata = {"name": "legal", "namespace": "serving"}
+    if kind is kinds.LORA_ADAPTERS:
+        spec: dict[str, Any] = {"model": "llama-8b", "uri": "hf://legal"}
+        done = lambda fleet: status_of(fleet, kind, "legal").get("phase") == "Loaded"  # noqa: E731
+        return {"metadata": metadata, "spec": spec}, r"/loraadapters/legal(/status)?$", done
+    if kind is kinds.MODEL_CACHES:
+        spec = {"uri": "s3://models/x", "prePullImages": ["x:1"]}
+        done = lambda fleet: bool(status_of(fleet, kind, "legal"))  # noqa: E731
+        return {"metadata": metadata, "spec": spec}, r"/(daemonsets|modelcaches)/[^/]+(/status)?$", done
+    profile = {"node": "n1", "index": 0, "name": "H100-SXM-80GB", "verdict": {"status": "FAIL", "reasons": ["hbm_low"]}}
+    done = lambda fleet: bool(  # noqa: E731
+        fleet.server.body(kinds.NODES, "n1")["spec"].get("taints")
+        and fleet.server.body(kinds.NODES, "n1")["status"].get("conditions")
+    )
+    return {"metadata": {"name": "n1-0"}, "status": profile}, r"/nodes/n1(/status)?$", done
+
+
+@pytest.mark.parametrize(
+    "kind", [kinds.LORA_ADAPTERS, kinds.MODEL_CACHES, kinds.GPU_PROFILES], ids=lambda one: one.kind
+)
+async def test_every_kind_is_done_in_the_end_whatever_the_api_server_answers_meanwhile(
+    fleet: Any, a_model_server: Make, a_pod: Make, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tonnage_operator.controller.LEAST_S", 0.02)
+    body, path, done = of_kind(kind)
+    for status, headers in ((409, {}), (410, {}), (429, {}), (500, {})):
+        fleet.server.script("patch", path, status, 1, **headers)
+    for plural in ("pods", "nodes"):
+        fleet.server.script("get", rf"/{plural}$", 410, 1)
+        fleet.server.script("get", rf"/{plural}$", 500, 1)
+    await fleet.server.put(SERVER, a_model_server())
+    await fleet.server.put(kinds.NODES, {"metadata": {"name": "n1"}, "spec": {}, "status": {}})
+    await fleet.server.put(kinds.PODS, a_pod("p0"))
+    url = f"http://{fleet.server.body(kinds.PODS, 'p0')['status']['podIP']}:8000"
+    fleet.engines.views[url] = EngineView(frozenset(), frozenset(), 0.0)
+    await fleet.server.put(kind, body)
+    await fleet.start(node_mode="taint")
+    await fleet.until(lambda: done(fleet))
+    assert all(script.times == 0 for script in fleet.server.scripts if script.method == "patch")
 
 
 async def test_watches_that_are_refused_or_cut_are_opened_again(fleet: Any, a_model_server: Make) -> None:
