@@ -99,9 +99,8 @@ class Actor:
         elif isinstance(action, SetStatus):
             self._client.apply_status(action.resource, action.name, action.status, manager=MANAGER)
         elif isinstance(action, SetScale):
-            body: Object = {"spec": {"replicas": action.replicas}}
-            if action.version:
-                body["metadata"] = {"resourceVersion": action.version}
+            held = {"metadata": {"resourceVersion": action.version}} if action.version else {}
+            body = {**held, "spec": {"replicas": action.replicas}}
             self._client.merge(action.resource, action.name, body, manager=MANAGER, subresource="scale")
         elif isinstance(action, Merge):
             self._merge(action)
