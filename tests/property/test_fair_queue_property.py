@@ -85,3 +85,54 @@ def test_a_request_larger_than_any_quantum_is_still_served() -> None:
     queue.push("huge", "a", cost=1e6, deadline=0, weight=0.1)
     queue.push("small", "b", cost=10, deadline=0)
     assert sorted(queue.drain()) == ["huge", "small"]
+
+
+def test_many_small_requests_are_no_longer_a_turn_than_a_few_large_ones() -> None:
+    queue: FairQueue[str] = FairQueue(100_000, always)
+    for number in range(1000):
+        queue.push("flood", "flood", cost=3, deadline=number)
+    queue.pop()
+    queue.push("calm", "calm", cost=3, deadline=0)
+    assert "calm" in [queue.pop() for _ in range(5)]
+
+
+def test_a_full_queue_takes_a_calm_tenant_and_gives_up_the_newest_of_the_flood() -> None:
+    queue: FairQueue[str] = FairQueue(4, always)
+    for number in range(4):
+        queue.push(f"flood {number}", "flood", cost=1, deadline=9 - number)
+    assert queue.make_room("flood") is None
+    assert queue.make_room("calm") == "flood 3"
+    assert queue.push("calm 0", "calm", cost=1, deadline=9)
+    assert queue.make_room("calm") == "flood 2"
+    assert queue.push("calm 1", "calm", cost=1, deadline=9)
+    assert queue.make_room("calm") is None
+    assert queue.make_room("heavy", weight=3.0) in ("flood 1", "calm 1")
+    assert len(queue) == 3
+
+
+def test_a_full_queue_gives_up_what_has_a_lower_priority_first() -> None:
+    queue: FairQueue[str] = FairQueue(2, always)
+    queue.push("low", "a", cost=1, deadline=1)
+    queue.push("high", "b", cost=1, deadline=1, priority=1)
+    assert queue.make_room("c", priority=1) == "low"
+    assert queue.push("high too", "c", cost=1, deadline=1, priority=1)
+    assert queue.make_room("a") is None
+    assert queue.drain() == ["high", "high too"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(ITEMS)
+def test_giving_up_keeps_the_count_and_loses_nobody_else(items: list[tuple[str, float, float, int]]) -> None:
+    queue: FairQueue[int] = FairQueue(5, always)
+    inside: set[int] = set()
+    for number, (tenant, cost, deadline, priority) in enumerate(items):
+        if not queue.push(number, tenant, cost=cost, deadline=deadline, priority=priority):
+            gone = queue.make_room(tenant, priority=priority)
+            if gone is None:
+                continue
+            inside.remove(gone)
+            assert queue.push(number, tenant, cost=cost, deadline=deadline, priority=priority)
+        inside.add(number)
+        assert len(queue) == len(inside) <= 5
+    assert set(queue.drain()) == inside
+    assert abs(queue.waiting_cost) < 1e-3

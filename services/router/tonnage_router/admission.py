@@ -80,18 +80,21 @@ class Admission:
 
     def _enqueue(self, pool: Pool, exchange: "Exchange", now: float) -> None:
         account = exchange.account
-        queued = pool.queue.push(
-            exchange,
-            account.spec.name if account else NO_TENANT,
-            cost=max(1.0, float(exchange.prompt_tokens)),
-            deadline=now + exchange.may_wait_s(self._gateway.settings.queue_ttl_s),
-            weight=account.spec.weight if account else 1.0,
-            priority=account.spec.priority if account else 0,
-        )
-        if not queued:
-            self._refuse(pool, exchange, "the queue is full")
-            return
-        self.waiting += 1
+        tenant = account.spec.name if account else NO_TENANT
+        weight, priority = (account.spec.weight, account.spec.priority) if account else (1.0, 0)
+        cost = max(1.0, float(exchange.prompt_tokens))
+        deadline = now + exchange.may_wait_s(self._gateway.settings.queue_ttl_s)
+        full = not pool.queue.push(exchange, tenant, cost=cost, deadline=deadline, weight=weight, priority=priority)
+        if full:
+            evicted = pool.queue.make_room(tenant, weight=weight, priority=priority)
+            if evicted is None:
+                self._refuse(pool, exchange, "the queue is full")
+                return
+            pool.queue.push(exchange, tenant, cost=cost, deadline=deadline, weight=weight, priority=priority)
+            if not evicted.ended:
+                self._refuse(pool, evicted, "the queue is full")
+        else:
+            self.waiting += 1
         self.room_freed()
 
     def _too_long(self, pool: Pool, model: str, exchange: "Exchange") -> bool:
