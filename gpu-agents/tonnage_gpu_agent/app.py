@@ -12,8 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from tonnage_gpu_agent.errors import ProbeRefusedError, UnknownGpuError
 from tonnage_gpu_agent.prober import Prober, ProbeRequest, ProberPorts
 from tonnage_gpu_agent.probes import PROBES, SUITES
+from tonnage_runtime.body_limit import BodyLimit
 from tonnage_runtime.http_app import Lifespan, build_base_app
 
+MOST_BODY_BYTES = 65536
 Name = Annotated[str, Field(max_length=100, pattern=r"^[\x20-\x7e]*$")]
 PRINTED = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
 """One line with something to read in it."""
@@ -44,6 +46,7 @@ def build_app(
 ) -> FastAPI:
     """The application; `lifespan` starts and stops what `main` owns."""
     app = build_base_app("Tonnage GPU agent", registry, not_ready=ports.telemetry.not_ready, lifespan=lifespan)
+    app.add_middleware(BodyLimit, limit_bytes=MOST_BODY_BYTES)
     app.add_exception_handler(ProbeRefusedError, _refused)
     app.add_exception_handler(UnknownGpuError, _not_found)
     _add_state(app, ports, version)

@@ -99,6 +99,9 @@ def _with_quantization(directory: Path) -> Mapping[str, Any]:
     return config
 
 
+PROFILE_SCHEMA, REPORT_SCHEMA = "tonnage.gpu_profile/1", "tonnage.probe/1"
+
+
 def load_gpu(reference: str) -> GpuSpec:
     """A GPU by name or alias, or by the path of a GpuProfile or of a report of `tonnage probe`.
 
@@ -112,9 +115,19 @@ def load_profile(reference: str) -> Mapping[str, Any] | None:
     """The GpuProfile that a `--gpu` reference is the path of; None for a name of the catalogue."""
     name, _, index = reference.partition("#")
     path = Path(name) if name and "\0" not in name else None
-    if path is None or path.suffix != ".json" or not os.path.isfile(path):
+    if path is None or path.suffix != ".json":
         return None
-    return _profile_of(_document(path), path, index)
+    if not os.path.isfile(path):
+        raise UnusableReferenceError(f"{path}: no such file; give a GpuProfile as `tonnage probe --json` writes it")
+    found = _profile_of(_document(path), path, index)
+    _of_schema(found, PROFILE_SCHEMA, path)
+    return found
+
+
+def _of_schema(document: Mapping[str, Any], known: str, path: Path) -> None:
+    """A document that says another schema is refused: its fields may mean something else."""
+    if document.get("schema", known) != known:
+        raise UnusableReferenceError(f"{path} is of schema {str(document['schema'])[:40]!r}; {known!r} is read here")
 
 
 def _document(path: Path) -> Mapping[str, Any]:
@@ -129,6 +142,7 @@ def _profile_of(document: Mapping[str, Any], path: Path, index: str) -> Mapping[
     gpus = document.get("gpus")
     if not isinstance(gpus, list):
         return document
+    _of_schema(document, REPORT_SCHEMA, path)
     if not index and len(gpus) != 1:
         raise UnusableReferenceError(f"{path} reports on {len(gpus)} GPUs; name one, such as {path}#0")
     number = index or "0"

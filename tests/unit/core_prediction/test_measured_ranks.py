@@ -70,6 +70,20 @@ def test_a_report_over_two_gpus_wants_one_of_them_named(reference: str) -> None:
         load_gpu(f"{RESULTS / '2026-11-29-h200-two-gpus.json'}{reference}")
 
 
+@pytest.mark.parametrize("where", ["report", "profile"])
+def test_a_document_of_another_schema_is_refused(where: str, tmp_path: Path) -> None:
+    document = json.loads((RESULTS / "2026-11-29-h200-probe-quick-warm.json").read_text())
+    (document if where == "report" else document["gpus"][0])["schema"] += "0"
+    (tmp_path / "one.json").write_text(json.dumps(document))
+    with pytest.raises(BadInputError, match=r"is of schema 'tonnage.*/10'"):
+        load_gpu(str(tmp_path / "one.json"))
+
+
+def test_a_profile_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"none.json: no such file"):
+        load_gpu(str(tmp_path / "none.json"))
+
+
 def test_a_curve_that_cannot_be_read_is_named() -> None:
     point = {"ranks": 2, "mode": "graph", "bytes": 1024, "us": "fast"}
     with pytest.raises(BadInputError, match="allreduce curve has 'fast'"):

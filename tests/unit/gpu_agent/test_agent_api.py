@@ -269,3 +269,8 @@ async def test_a_verdict_is_cleared_with_a_line_that_can_be_read(client: httpx.A
     answer = await client.post("/v1/gpus/0/clear", content=body, headers={"content-type": "application/json"})
     assert answer.status_code in (400, 422)
     assert (await client.get("/v1/profiles/0")).json()["verdict"]["status"] == "OK"
+
+
+async def test_a_body_that_no_request_needs_is_refused_before_it_is_held(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/v1/probe", content=b" " * 70_000, headers={"content-type": "application/json"})
+    assert answer.status_code == 413
