@@ -53,7 +53,7 @@ def test_one_command_replays_a_trace_under_both_policies_and_reports(tmp_path: P
     assert set(report["policies"]) == {"prefix", "round_robin"}
     assert report["policies"]["round_robin"]["requests"]["ok"] == 60
     assert report["prefix"]["hit_tokens"] >= report["policies"]["round_robin"]["prefix"]["hit_tokens"]
-    assert set(report["urls"]) >= {"router", "admin", "planner", "agent", "coldstart"}
+    assert set(report["urls"]) >= {"router", "admin", "planner", "agent", "coldstart", "bench"}
     assert json.loads((tmp_path / "urls.json").read_text()) == report["urls"]
     assert (tmp_path / ".tonnage" / "report.html").read_text().startswith("<!doctype html>")
 
@@ -85,7 +85,7 @@ def processes(fleet: dict[str, Any]) -> dict[str, dict[str, Any]]:
 @pytest.mark.slow
 def test_any_part_that_is_killed_is_seen_and_comes_back(fleet: dict[str, Any]) -> None:
     before = processes(fleet)
-    assert set(before) == {"engine-0", "engine-1", "router", "planner", "agent", "coldstart"}
+    assert set(before) == {"engine-0", "engine-1", "router", "planner", "agent", "coldstart", "bench"}
     for name in before:
         os.kill(before[name]["pid"], signal.SIGKILL)
     until(lambda: get(fleet["fleet"] + "/readyz")[0] == 503)

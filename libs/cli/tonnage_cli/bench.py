@@ -9,10 +9,12 @@ import click
 import uvloop
 from rich.console import Console
 
+from tonnage_cli.bench_remote import measured
 from tonnage_cli.finite import FiniteRange
 from tonnage_cli.output import check_writable, json_option, print_json, print_table
 from tonnage_core.benchmarking.arrivals import KINDS
 from tonnage_core.benchmarking.capacity import SearchSettings
+from tonnage_core.benchmarking.series import run_seed
 from tonnage_core.errors import BadInputError
 from tonnage_loadgen.accuracy_tasks import compare, read_tasks
 from tonnage_loadgen.answers import APIS
@@ -78,7 +80,7 @@ WORKLOAD = _options(
     click.option("--cancel-after-s", type=FiniteRange(0), default=1.0, show_default=True),
 )
 ENDPOINT = _options(
-    click.option("--url", required=True, help="Base URL of an OpenAI endpoint, with or without /v1."),
+    click.option("--url", help="Base URL of an OpenAI endpoint, with or without /v1."),
     click.option("--model", help="Model to ask for; by default the first of /v1/models."),
     click.option("--api", type=click.Choice(tuple(APIS)), default="completions", show_default=True),
     click.option("--prompt-format", type=click.Choice(("text", "tokens")), default="text", show_default=True),
@@ -113,12 +115,21 @@ DEPLOYMENT = _options(
 )
 
 
+SERVICE = _options(
+    click.option("--service", help="URL of a bench service: the same as a job of it, followed to its end."),
+    click.option("--service-token", envvar="TONNAGE_BENCH_TOKEN", help="Its bearer token; better TONNAGE_BENCH_TOKEN."),
+    click.option("--job", help="With --service: follow this job instead of starting one."),
+    click.option("--cancel", is_flag=True, help="With --job: stop it; what is measured is reported."),
+)
+
+
 @click.command()
 @ENDPOINT
 @LOAD
 @WORKLOAD
 @JUDGING
 @DEPLOYMENT
+@SERVICE
 @click.option("--out", type=PATH, help="Write the JSON report here.")
 @json_option
 def command(*, out: Path | None, as_json: bool, **given: Any) -> int:
@@ -131,7 +142,7 @@ def command(*, out: Path | None, as_json: bool, **given: Any) -> int:
     for file, option in ((out, "--out"), (given["points"], "--points")):
         if file is not None:
             check_writable(file, option)
-    document = uvloop.run(_run(given))
+    document = uvloop.run(_run(given) if given["service"] is None else measured(given))
     if as_json:
         print_json(document)
     else:
@@ -142,6 +153,14 @@ def command(*, out: Path | None, as_json: bool, **given: Any) -> int:
 
 
 def _check(given: dict[str, Any]) -> None:
+    if given["job"] is not None and given["service"] is None:
+        raise BadInputError("--job needs --service: the service that has the job")
+    if given["cancel"] and given["job"] is None:
+        raise BadInputError("--cancel needs --job: the job to stop")
+    if given["job"] is not None:
+        return
+    if given["url"] is None:
+        raise BadInputError("--url is missing: the endpoint to measure")
     if (given["tasks"] is None) != (given["baseline_url"] is None):
         raise BadInputError("the accuracy gate needs both --tasks and --baseline-url")
     if given["journal"] is not None and not (given["capacity"] or given["sweep_rates"]):
@@ -150,9 +169,9 @@ def _check(given: dict[str, Any]) -> None:
         raise BadInputError("--capacity needs --rate: the first rate to try")
     if given["sweep_rates"] and given["rate"] is None:
         given["rate"] = numbers(given["sweep_rates"], "--sweep")[0]
-    if given["sweep_users"] and given["users"] is None:
+    if given["sweep_users"] and given["users"] is None and given["rate"] is None:
         given["users"] = _user_counts(given["sweep_users"])[0]
-    if given["points"] is not None and given["users"] is None:
+    if given["points"] is not None and given["users"] is None and not given["sweep_users"]:
         raise BadInputError(
             "--points needs a closed loop (--users or --sweep-users): bench points are of fixed clients"
         )
@@ -187,20 +206,32 @@ async def _measure(given: dict[str, Any], spec: BenchSpec) -> dict[str, Any]:
         search = SearchSettings(given["rate"], given["tolerance"], given["most_runs"], given["repeats"])
         found, steps = await find_capacity(spec, search, on_step=keep, done=done)
         best = max((s for s in steps if s.rate == found.capacity), key=lambda s: bool(s.met), default=steps[-1])
-        return best.document | {"capacity": capacity_document(found, steps), "curve": curve(steps)}
-    if given["sweep_rates"]:
+        document = best.document | {"capacity": capacity_document(found, steps), "curve": curve(steps)}
+    elif given["sweep_rates"]:
         steps = await sweep(spec, numbers(given["sweep_rates"], "--sweep"), on_step=keep, done=done)
-        return _last_met(steps).document | {"curve": curve(steps)}
-    counts = _user_counts(given["sweep_users"]) if given["sweep_users"] else [spec.users]
+        document = _last_met(steps).document | {"curve": curve(steps)}
+    elif not given["sweep_users"]:
+        document = await run_one(spec)
+        if given["points"] is not None:
+            _write_points(given, [(spec.users, spec, document)])
+        return document
+    else:
+        document = {}
+    return document | await _by_users(given, spec) if given["sweep_users"] else document
+
+
+async def _by_users(given: dict[str, Any], spec: BenchSpec) -> dict[str, Any]:
+    """Closed loops at each number of users, each with prompts of its own; the last one's figures where alone."""
     documents = []
-    for count in counts:
-        more = spec if count is None else replace(spec, users=count, requests=max(spec.requests, count))
+    for number, count in enumerate(_user_counts(given["sweep_users"])):
+        asked = max(spec.requests, count)
+        more = replace(spec, arrivals=None, users=count, requests=asked, seed=run_seed(spec.seed, number))
         documents.append((count, more, await run_one(more)))
     if given["points"] is not None:
         _write_points(given, documents)
-    if len(documents) == 1:
-        return documents[0][2]
-    return documents[-1][2] | {"runs": [{"users": count} | found for count, _, found in documents]}
+    runs = {"runs": [{"users": count} | found for count, _, found in documents]}
+    alone = not (given["capacity"] or given["sweep_rates"])
+    return documents[-1][2] | runs if alone else runs
 
 
 def _last_met(steps: Sequence[Step]) -> Step:

@@ -51,11 +51,15 @@ async def ask(
     *,
     headers: tuple[tuple[str, str], ...] = (),
     timeout_s: float = 10.0,
+    method: str | None = None,
 ) -> Answer:
-    """GET `path`, or POST `document` as JSON. Raises `TargetError` when there is no HTTP answer in `timeout_s`."""
+    """GET `path`, or POST `document` as JSON; `method` names another.
+
+    Raises `TargetError` when there is no HTTP answer in `timeout_s`.
+    """
     body = b"" if document is None else orjson.dumps(document)
     lines = [
-        f"{'GET' if document is None else 'POST'} {target.prefix}{path} HTTP/1.1",
+        f"{method or ('GET' if document is None else 'POST')} {target.prefix}{path} HTTP/1.1",
         f"host: {target.authority}",
         "connection: close",
         *(f"{name}: {value}" for name, value in headers),

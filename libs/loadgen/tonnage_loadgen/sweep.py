@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tonnage_core.benchmarking.capacity import Found, SearchSettings, Trial, next_move
+from tonnage_core.benchmarking.series import run_seed
 from tonnage_loadgen.bench_run import document, meets_slo
 from tonnage_loadgen.bench_spec import BenchSpec
 from tonnage_loadgen.processes import run_load
@@ -65,7 +66,7 @@ async def _step(
     spec: BenchSpec, rate: float, number: int, reason: str, run: RunOne, steps: list[Step], on_step: OnStep | None
 ) -> None:
     # Each run draws anew, and its prompts are new to the engine's cache: a cache warm from the last run would flatter.
-    found = await run(spec.at_rate(rate, spec.seed + 1000 * (number + 1)))
+    found = await run(spec.at_rate(rate, run_seed(spec.seed, number)))
     steps.append(Step(rate, meets_slo(found), reason, found))
     if on_step is not None:
         on_step(steps[-1])

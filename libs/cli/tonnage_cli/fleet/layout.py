@@ -1,9 +1,9 @@
 """Which processes make a local fleet, with their ports and environment. Pure: options in, process specs out.
 
 Ports count up from `port_base`: router, its admin port, planner, GPU agent, cold start, the fleet's own status page,
-two for the router of the policy compared with, from +10 the engines, and then two for each engine's KV events. Base 0
-takes free ports. A fleet that is scaled holds ports for the most engines it may have; router and planner then read its
-engines from one file, and the planner's clock runs as fast as the engines'.
+two for the router of the policy compared with, the bench, from +10 the engines, and then two for each engine's KV
+events. Base 0 takes free ports. A fleet that is scaled holds ports for the most engines it may have; router and planner
+then read its engines from one file, and the planner's clock runs as fast as the engines'.
 """
 
 import hashlib
@@ -12,12 +12,14 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tonnage_runtime.errors import PortInUseError
 from tonnage_runtime.ports import free_ports
 
 HOST = "127.0.0.1"
-FIXED = ("router", "admin", "planner", "agent", "coldstart", "fleet", "compared_router", "compared_admin")
+FIXED = ("router", "admin", "planner", "agent", "coldstart", "fleet", "compared_router", "compared_admin", "bench")
+NAMED = ("router", "admin", "planner", "agent", "coldstart", "bench", "fleet")
 FIRST_ENGINE = 10
 COMPARED_WITH = "round_robin"
 PLANNER_LOOK_S = 0.5
@@ -117,9 +119,7 @@ def _taken_for_a_moment(wanted: Mapping[str, int]) -> dict[str, int]:
 
 def urls(options: FleetOptions, ports: Mapping[str, int]) -> dict[str, str | list[str]]:
     """Every URL a user may want, by name; `engines` is a list."""
-    named: dict[str, str | list[str]] = {
-        name: f"http://{HOST}:{ports[name]}" for name in ("router", "admin", "planner", "agent", "coldstart", "fleet")
-    }
+    named: dict[str, str | list[str]] = {name: f"http://{HOST}:{ports[name]}" for name in NAMED}
     named["console"] = f"{named['planner']}/console/fleet"
     named["engines"] = engine_urls(options, ports)
     return named
@@ -206,8 +206,8 @@ def router_spec(
 
 
 def service_specs(options: FleetOptions, ports: Mapping[str, int], model: str) -> Sequence[ProcessSpec]:
-    """Planner, GPU agent and cold-start service."""
-    cache = options.state_dir.absolute() / "cache"
+    """Planner, GPU agent, cold-start service and bench."""
+    state = options.state_dir.absolute()
 
     def spec(name: str, module: str, **env: object) -> ProcessSpec:
         return ProcessSpec(
@@ -217,8 +217,19 @@ def service_specs(options: FleetOptions, ports: Mapping[str, int], model: str) -
     return [
         spec("planner", "tonnage_planner.main", **_planner(options, ports, model)),
         spec("agent", "tonnage_gpu_agent.main"),
-        spec("coldstart", "tonnage_coldstart.main", CACHE_DIR=cache),
+        spec("coldstart", "tonnage_coldstart.main", CACHE_DIR=state / "cache"),
+        spec("bench", "tonnage_bench.main", **_bench(options, ports)),
     ]
+
+
+def _bench(options: FleetOptions, ports: Mapping[str, int]) -> dict[str, object]:
+    """The bench's settings: it may load this machine and the engines that were given."""
+    hosts = {host for url in options.engine_urls if (host := urlsplit(url).hostname)}
+    return {
+        "DATABASE": options.state_dir.absolute() / "bench.sqlite",
+        "PLANNER_URL": f"http://{HOST}:{ports['planner']}",
+        "TARGETS": json.dumps(sorted({HOST, "localhost", "::1"} | hosts)),
+    }
 
 
 def _planner(options: FleetOptions, ports: Mapping[str, int], model: str) -> dict[str, object]:

@@ -18,6 +18,7 @@ WHAT = {
     "planner": "targets with reasons, memory, OpenAPI at /docs",
     "agent": "GPU profiles and metrics",
     "coldstart": "staging and the node cache",
+    "bench": "load jobs: tonnage bench --service",
     "fleet": "this fleet: processes, restarts, metrics",
 }
 LATENCIES = (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("E2E", "e2e_ms"))

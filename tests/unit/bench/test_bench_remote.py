@@ -1,0 +1,107 @@
+"""`tonnage bench --service`: the command's options as a job of a real service, its report as the command's own."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tonnage_bench.adapters.step_process import StepProcess
+from tonnage_bench.app import Ports, build_app
+from tonnage_bench.documents import BenchRequest
+from tonnage_bench.settings import BenchSettings
+from tonnage_cli.bench import command
+from tonnage_cli.main import run
+from tonnage_loadgen.paced_mock import Pace, PacedMock
+from tonnage_runtime.clock import SystemClock
+from tonnage_runtime.http_app import bind, serve
+from tonnage_runtime.ports import free_port
+
+
+@dataclass(frozen=True)
+class Urls:
+    """A bench service and something for it to measure."""
+
+    bench: str
+    mock: str
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+    settings = BenchSettings(database=tmp_path_factory.mktemp("bench") / "b.sqlite", tick_s=0.05, token="t")
+    app = build_app(settings, Ports(SystemClock(), CollectorRegistry(), StepProcess()))
+    sock = bind("127.0.0.1", free_port())
+    mock = loop.run_until_complete(PacedMock(Pace(3, 0.01, 0.005)).serve())
+
+    def work() -> None:
+        loop.run_until_complete(serve(app, sock, drain_timeout_s=1.0, stop=stop))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    port, served = sock.getsockname()[1], mock.sockets[0].getsockname()[1]
+    yield Urls(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{served}")
+    loop.call_soon_threadsafe(stop.set)
+    thread.join()
+    mock.close()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+
+def test_the_same_options_give_the_same_report_and_points_by_a_service(
+    urls: Urls, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TONNAGE_BENCH_TOKEN", "t")
+    load = ["--sweep", "20", "--sweep-users", "1,2", "--requests", "12", "--duration-s", "1", "--warmup-s", "0"]
+    what = ["--gpu", "L40S", "--engine", "vllm:0.32.0", "--catalogue-model", "meta-llama/Llama-3.1-8B"]
+    shared = ["--url", urls.mock, "--output-tokens", "constant:3", *load, *what, "--json"]
+    here, there = tmp_path / "here.csv", tmp_path / "there.csv"
+    assert run(["bench", *shared, "--points", str(here)]) == 0
+    own = json.loads(capsys.readouterr().out)
+    assert run(["bench", *shared, "--points", str(there), "--service", urls.bench]) == 0
+    shown = capsys.readouterr()
+    report = json.loads(shown.out)
+    assert set(report) >= set(own)
+    assert report["prompts_sha256"] == own["prompts_sha256"]
+    assert [row["users"] for row in report["runs"]] == [row["users"] for row in own["runs"]] == [1, 2]
+    assert there.read_text().splitlines()[0] == here.read_text().splitlines()[0]
+    assert len(there.read_text().splitlines()) == len(here.read_text().splitlines()) == 7
+    assert "runs done" in shown.err
+    again = ["bench", "--service", urls.bench, "--job", report["job"]["id"], "--json"]
+    assert run(again) == 0
+    assert json.loads(capsys.readouterr().out)["prompts_sha256"] == report["prompts_sha256"]
+
+
+def test_a_job_that_fails_ends_in_its_reason(
+    urls: Urls, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = ["--service", urls.bench]
+    assert run(["bench", "--url", urls.mock, "--rate", "1", *service]) == 2
+    assert "answers 401" in capsys.readouterr().err
+    monkeypatch.setenv("TONNAGE_BENCH_TOKEN", "t")
+    nobody = f"http://127.0.0.1:{free_port()}"
+    assert run(["bench", "--url", nobody, "--rate", "1", *service]) == 1
+    assert "is the server up?" in capsys.readouterr().err
+    assert run(["bench", "--url", "http://192.0.2.1", "--rate", "1", *service]) == 2
+    assert "not among the service's targets" in capsys.readouterr().err
+    assert run(["bench", "--url", urls.mock, "--rate", "1", "--journal", "j", "--sweep", "1", *service]) == 2
+    assert "--journal" in capsys.readouterr().err
+    assert run(["bench", "--job", "x"]) == 2
+    assert run(["bench", "--rate", "1"]) == 2
+    assert "--url is missing" in capsys.readouterr().err
+
+
+def test_the_service_has_the_command_s_defaults() -> None:
+    """A request that leaves a field out means what the command means without the option."""
+    fields = BenchRequest.model_fields
+    shared = [option for option in command.params if option.name in fields and option.name != "url"]
+    assert len(shared) > 40
+    for option in shared:
+        mine = fields[option.name or ""].get_default(call_default_factory=True)
+        theirs = option.default if isinstance(option.default, str | int | float) else None
+        assert (mine or None) == (theirs or None), option.name
