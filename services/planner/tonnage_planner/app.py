@@ -16,6 +16,7 @@ from starlette.routing import Match, Route
 
 from tonnage_core.errors import TonnageError
 from tonnage_planner.body_limit import BodyLimit
+from tonnage_planner.console.routes import Around, Console
 from tonnage_planner.documents import (
     EndpointDocument,
     EndpointsDocument,
@@ -32,7 +33,7 @@ from tonnage_planner.memory import MemoryAnswer, MemoryQuestion, answer
 from tonnage_planner.metrics import PlannerMetrics
 from tonnage_planner.plan_jobs import PlanJobs
 from tonnage_planner.plan_routes import add_plan_routes
-from tonnage_planner.ports import EndpointSource, Scraper
+from tonnage_planner.ports import EndpointSource, Poster, Scraper
 from tonnage_planner.predict import PredictAnswer, PredictQuestion, predict_answer
 from tonnage_planner.saved_states import SavedStates
 from tonnage_planner.settings import PlannerSettings
@@ -60,6 +61,8 @@ class Ports:
     registry: CollectorRegistry
     store: Store | None = None
     """Where measurements sent here and targets are kept; None: in this process."""
+    poster: Poster | None = None
+    """How the console's actions reach the routers; None: they do not."""
 
 
 def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
@@ -81,12 +84,15 @@ def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
     store = ports.store or MemoryStore(ports.clock)
     saved = SavedStates(store, clock, interval_s=settings.save_interval_s)
     library = Library(store, profiles=settings.profiles_kept, points=settings.bench_points_kept)
+    console = Console(
+        settings, Around(fleet, ports.source, ports.scraper, ports.poster, library, ports.clock, engine_clock=clock)
+    )
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await saved.restore(fleet)
         tasks = [asyncio.create_task(watch.run()), asyncio.create_task(saved.run(fleet))]
-        async with serve_hooks(settings, fleet, clock, metrics):
+        async with serve_hooks(settings, fleet, clock, metrics), console.running():
             yield
         await jobs.close()
         for task in tasks:
@@ -100,6 +106,8 @@ def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
     app.add_middleware(BodyLimit, limit_bytes=settings.request_body_limit_bytes)
     _add_routes(app, settings, fleet, clock)
     add_plan_routes(app, jobs, library)
+    if settings.console:
+        console.add_to(app)
     _document_errors(app)
     return app
 

@@ -50,7 +50,7 @@ async def run(settings: PlannerSettings) -> None:
     async with scraper:
         clock = SystemClock()
         store = open_store(settings.store_url, clock)
-        app = build_app(settings, Ports(source, scraper, clock, new_registry(), store))
+        app = build_app(settings, Ports(source, scraper, clock, new_registry(), store, poster=scraper))
         host, port = sock.getsockname()[:2]
         logging.getLogger("tonnage.planner").info("listening", extra={"host": host, "port": port})
         await serve(app, sock, drain_timeout_s=settings.drain_timeout_s)

@@ -29,6 +29,14 @@ class Scraper(Protocol):
         ...
 
 
+class Poster(Protocol):
+    """Asks another part to change something."""
+
+    async def post(self, url: str) -> tuple[int, str]:
+        """POST without a body: status and text of the answer; raises `ScrapeError`."""
+        ...
+
+
 class EndpointSource(Protocol):
     """Says which endpoints there are now."""
 

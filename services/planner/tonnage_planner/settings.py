@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,8 @@ from tonnage_core.autoscaling.policy import ScalingPolicy
 from tonnage_core.errors import BadInputError
 from tonnage_runtime.errors import SettingsError
 from tonnage_runtime.settings import Settings
+
+BaseUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")]
 
 
 class EndpointSettings(Settings):
@@ -169,6 +171,18 @@ class PlannerSettings(Settings):
     """Its PEM key."""
     external_metrics_client_ca: Path | None = None
     """CA that clients must come from: the cluster's front-proxy CA (`requestheader-client-ca-file`)."""
+    console: bool = True
+    """Serve the console under `/console`."""
+    console_rows: int = Field(default=5000, ge=1, le=100_000)
+    """Most endpoints that the console lists; the rest are counted."""
+    agent_urls: tuple[BaseUrl, ...] = ()
+    """GPU agents, for the console: verdicts and measured ceilings. A name with several addresses is every agent."""
+    coldstart_urls: tuple[BaseUrl, ...] = ()
+    """Cold-start services, for the console: starts in flight. A name with several addresses is every one."""
+    supervisor_url: BaseUrl | None = None
+    """The status page of the local fleet, for the console: processes and the replay."""
+    action_token_sha256: str | None = Field(default=None, pattern=r"^[0-9a-fA-F]{64}$", repr=False)
+    """SHA-256, in hex, of the bearer token that the console's actions need; empty turns them off."""
     policy: PolicySettings = PolicySettings()
     """The policy of every pool that has none of its own."""
     pools: dict[str, PolicySettings] = Field(default_factory=dict)

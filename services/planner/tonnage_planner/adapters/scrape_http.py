@@ -49,6 +49,16 @@ class HttpScraper:
         except UnicodeDecodeError as error:
             raise ScrapeError(Outcome.UNPARSABLE, "the body is not UTF-8") from error
 
+    async def post(self, url: str) -> tuple[int, str]:
+        """POST without a body: status and text, within the same deadline and size; raises `ScrapeError`."""
+        try:
+            async with asyncio.timeout(self._timeout_s), self._client.stream("POST", url) as response:
+                return response.status_code, (await self._bounded(response)).decode("utf-8", "replace")
+        except TimeoutError as error:
+            raise ScrapeError(Outcome.TIMEOUT, f"no complete answer in {self._timeout_s:g} s") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ScrapeError(Outcome.UNREACHABLE, str(error) or type(error).__name__) from error
+
     async def addresses(self, url: str) -> Sequence[str]:
         """`url` once for each IPv4 address of its host; as given for https, whose certificate is for the name."""
         parsed = httpx.URL(url)
@@ -68,9 +78,12 @@ class HttpScraper:
         async with self._client.stream("GET", url) as response:
             if response.status_code != 200:
                 raise ScrapeError(Outcome.HTTP_ERROR, f"HTTP status {response.status_code}")
-            body = bytearray()
-            async for chunk in response.aiter_raw():
-                body += chunk
-                if len(body) > self._limit:
-                    raise ScrapeError(Outcome.TOO_LARGE, f"more than {self._limit} bytes")
-            return bytes(body)
+            return await self._bounded(response)
+
+    async def _bounded(self, response: httpx.Response) -> bytes:
+        body = bytearray()
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > self._limit:
+                raise ScrapeError(Outcome.TOO_LARGE, f"more than {self._limit} bytes")
+        return bytes(body)

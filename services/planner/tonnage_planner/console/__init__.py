@@ -1,0 +1,1 @@
+"""The console: three pages over what the planner sees and what the other parts say, read-only without a token."""
