@@ -170,17 +170,44 @@ def _loaded(path: Path) -> dict[str, GpuRecord]:
         if document["schema"] != SCHEMA:
             raise AgentError(f"{path}: schema {document['schema']!r}, expected {SCHEMA!r}: move the file away")
         return {uuid: _record(found) for uuid, found in document["gpus"].items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise AgentError(f"{path}: not a profile book ({error}): move the file away") from error
 
 
 def _record(found: Mapping[str, Any]) -> GpuRecord:
+    """A GPU's record. What is read here goes out again in metrics and profiles: a wrong kind is refused now."""
+    json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
     held = found["verdict"]
     verdict = VerdictState(
         Status(held["status"]),
-        tuple(held["reasons"]),
-        held["since"],
+        tuple(_text(reason) for reason in held["reasons"]),
+        _number(held["since"]),
         tuple(Status(s) for s in held["recent"]),
-        held["last_evidence"],
+        None if held["last_evidence"] is None else _number(held["last_evidence"]),
     )
-    return GpuRecord(verdict, found["history"], tuple(Run(**run) for run in found["runs"]), found["profile"])
+    history = {_text(key): [_number(value) for value in values] for key, values in found["history"].items()}
+    runs = tuple(Run(_number(run["started"]), _number(run["seconds"])) for run in found["runs"])
+    return GpuRecord(verdict, history, runs, None if found["profile"] is None else _profile(found["profile"]))
+
+
+def _profile(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in ("schema", "uuid", "product"):
+        _text(found[name])
+    if isinstance(found["index"], bool) or not isinstance(found["index"], int):
+        raise ValueError(f"index {found['index']!r} is no number")
+    for value in found["ceilings"].values():
+        _number(value)
+    dict(found["verdict"].items())
+    return found
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{str(value)[:40]!r} is no number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:40]!r} is no text")
+    return value

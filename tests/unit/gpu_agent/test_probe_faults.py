@@ -22,6 +22,7 @@ from tonnage_gpu_agent import runs
 from tonnage_gpu_agent.adapters.fake_nvml import FakeDriver, FakeGpu, fake_gpu
 from tonnage_gpu_agent.book import ProfileBook
 from tonnage_gpu_agent.child_process import Child
+from tonnage_gpu_agent.errors import AgentError
 from tonnage_gpu_agent.local_run import LocalOptions, local_probe
 from tonnage_gpu_agent.port import Device, GpuProcess
 from tonnage_gpu_agent.probes import select
@@ -198,6 +199,47 @@ def test_a_full_disk_loses_no_verdict_and_leaves_no_rubbish(tmp_path: Path, monk
     book.clear("GPU-1", "an operator", "replaced", 20.0)
     assert book.unsaved is None
     assert ProfileBook(str(tmp_path)).record("GPU-1").verdict.status.value == "UNKNOWN"
+
+
+KEPT: dict[str, Any] = {
+    "verdict": {"status": "OK", "reasons": ["why"], "since": 1.0, "recent": ["OK"], "last_evidence": 5.0},
+    "history": {"hbm_copy_gbps": [4000.0]},
+    "runs": [{"started": 1.0, "seconds": 2.0}],
+    "profile": {
+        "schema": "tonnage.gpu_profile/1",
+        "index": 0,
+        "uuid": "GPU-1",
+        "product": "NVIDIA H200",
+        "ceilings": {"hbm_copy_gbps": 4000.0},
+        "verdict": {"status": "OK", "reasons": []},
+    },
+}
+
+
+def kept(tmp_path: Path, path: str, value: Any) -> ProfileBook:
+    """The book of a file whose entry at `path` is `value`."""
+    record = json.loads(json.dumps(KEPT))
+    *folders, last = path.split(".")
+    inner = record
+    for name in folders:
+        inner = inner[name]
+    inner[last] = value
+    (tmp_path / "profiles.json").write_text(json.dumps({"schema": "tonnage.gpu_book/1", "gpus": {"GPU-1": record}}))
+    return ProfileBook(str(tmp_path))
+
+
+def test_a_kept_book_is_read_again(tmp_path: Path) -> None:
+    assert kept(tmp_path, "verdict.since", 2.0).record("GPU-1").profile == KEPT["profile"]
+
+
+@pytest.mark.parametrize(
+    "path", ["verdict.since", "verdict.last_evidence", "verdict.reasons", "history", "runs", "profile",
+             "profile.index", "profile.product", "profile.ceilings", "profile.verdict"]
+)  # fmt: skip
+@pytest.mark.parametrize("value", [[1], 7 * [True], "\ud800", float("nan")])
+def test_a_damaged_book_is_refused_at_the_start_and_not_at_a_scrape(tmp_path: Path, path: str, value: Any) -> None:
+    with pytest.raises(AgentError, match="move the file away"):
+        kept(tmp_path, path, value)
 
 
 def test_a_clock_that_was_set_back_does_not_forbid_probing() -> None:
