@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tonnage_runtime.errors import SettingsError
+from tonnage_runtime.yaml_file import LOADER
 
 
 class Settings(BaseModel):
@@ -26,7 +27,7 @@ S = TypeVar("S", bound=Settings)
 def read_yaml(path: Path) -> Any:
     """The document in a YAML file; `SettingsError` names the file and the line when it cannot be read."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -67,7 +68,7 @@ def validated(cls: type[S], values: Mapping[str, Any], source: str) -> S:
 
 def _structured(value: str) -> Any:
     """Lists and mappings in the environment are written as JSON or YAML flow; anything else stays text."""
-    if value[:1] in "[{":
+    if value[:1] in ("[", "{"):
         try:
             return yaml.safe_load(value)
         except yaml.YAMLError:

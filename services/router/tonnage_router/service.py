@@ -1,11 +1,11 @@
 """A running router: listening sockets, background tasks, drain."""
 
 import asyncio
+import functools
 import signal
 import socket
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
@@ -19,7 +19,9 @@ from tonnage_router.fleet import endpoint_id
 from tonnage_router.gateway import Gateway
 from tonnage_router.prober import Prober
 from tonnage_router.ranks import by_rank
+from tonnage_router.settings import EndpointSpec
 from tonnage_router.sweeper import Sweeper
+from tonnage_router.tenants import TenantKeys
 from tonnage_router.wire.client import ClientConnection
 from tonnage_runtime.clock import SystemClock
 from tonnage_runtime.http_app import serve
@@ -100,22 +102,24 @@ class RouterService:
             return self._cluster is None
         return all(endpoint.probe_ok or endpoint.probe_failures for endpoint in endpoints)
 
-    def _watches(self) -> list[FileWatch]:
+    def _watches(self) -> list[FileWatch[Any]]:
         settings = self.gateway.settings
-        watches = []
+        watches: list[FileWatch[Any]] = []
+        every_s = settings.reload_interval_s
         if settings.endpoints_file is not None:
             self._owned = {endpoint_id(spec) for spec in by_rank(read_endpoints(settings.endpoints_file))}
-            watches.append(FileWatch(settings.endpoints_file, self._read_endpoints, settings.reload_interval_s))
+            watches.append(FileWatch(settings.endpoints_file, read_endpoints, self._take_endpoints, every_s))
         if settings.tenants_file is not None:
-            watches.append(FileWatch(settings.tenants_file, self._read_tenants, settings.reload_interval_s))
+            read = functools.partial(read_tenants, processes=settings.limit_shares)
+            watches.append(FileWatch(settings.tenants_file, read, self._take_tenants, every_s))
         return watches
 
-    def _read_endpoints(self, path: Path) -> None:
-        self._owned = reconcile(self.gateway, read_endpoints(path), self._owned)
+    def _take_endpoints(self, found: list[EndpointSpec]) -> None:
+        self._owned = reconcile(self.gateway, found, self._owned)
         self.prober.follow()
 
-    def _read_tenants(self, path: Path) -> None:
-        self.gateway.tenants.load(*read_tenants(path, self.gateway.settings.limit_shares))
+    def _take_tenants(self, found: tuple[list[TenantKeys], str | None]) -> None:
+        self.gateway.tenants.load(*found)
 
     async def drain(self) -> None:
         """Take no new connection; let running answers end, for the drain timeout at most."""

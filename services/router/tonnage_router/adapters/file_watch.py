@@ -4,12 +4,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from tonnage_core.errors import TonnageError
 
 log = logging.getLogger(__name__)
 INTERVAL_S = 1.0
 Stamp = tuple[int, int, int] | None
+T = TypeVar("T")
 
 
 def stamp(path: Path) -> Stamp:
@@ -21,12 +23,16 @@ def stamp(path: Path) -> Stamp:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-class FileWatch:
-    """Calls `load` after each change. A file that cannot be used is logged once and the last good state stays."""
+class FileWatch(Generic[T]):
+    """After each change calls `read` in a thread, since ten thousand tenants take a second, and `take` with the result.
+    A file that cannot be used is logged once and the last good state stays."""
 
-    def __init__(self, path: Path, load: Callable[[Path], None], interval_s: float = INTERVAL_S) -> None:
+    def __init__(
+        self, path: Path, read: Callable[[Path], T], take: Callable[[T], None], interval_s: float = INTERVAL_S
+    ) -> None:
         self._path = path
-        self._load = load
+        self._read = read
+        self._take = take
         self._interval_s = interval_s
         self._seen = stamp(path)
 
@@ -34,16 +40,16 @@ class FileWatch:
         """Watch until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
-            self.check()
+            await self.check()
 
-    def check(self) -> bool:
+    async def check(self) -> bool:
         """Look once; True when a change was taken in."""
         now = stamp(self._path)
         if now is None or now == self._seen:
             return False
         self._seen = now
         try:
-            self._load(self._path)
+            self._take(await asyncio.to_thread(self._read, self._path))
         except TonnageError as error:
             log.warning("file not taken in; the last good one stays", extra={"problem": str(error)})
             return False
