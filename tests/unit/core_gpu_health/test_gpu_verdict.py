@@ -163,3 +163,9 @@ def test_a_gpu_far_below_its_fleet_is_found() -> None:
 @pytest.mark.parametrize("share, status", [(0.88, Status.OK), (0.75, Status.WARN), (0.5, Status.FAIL)])
 def test_a_floor_of_the_data_sheet_has_two_limits(share: float, status: Status) -> None:
     assert [f.status for f in spec_findings({"hbm_copy_gbps": 4800 * share}, H200)] == [status]
+
+
+def test_a_good_finding_without_load_is_no_evidence() -> None:
+    good = [Finding("spec_floor:hbm_copy_gbps", Status.OK)]
+    assert summarise(good, active=False).status is Status.UNKNOWN
+    assert summarise(good, active=True).status is Status.OK
