@@ -2,90 +2,28 @@
 
 import contextlib
 import json
-import os
-import shutil
-import signal
 import subprocess
-import sys
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from helm_python.chart import Chart
 
-from tonnage_runtime.ports import free_port
-
-CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tonnage"
-PARTS = ("router", "planner", "agent", "coldstart")
-pytestmark = pytest.mark.skipif(
-    shutil.which("prometheus") is None or shutil.which("promtool") is None,
-    reason="Prometheus is not installed: apt-get install prometheus",
+from tests.sight.loopback import (
+    Service,
+    ask,
+    chart_scrape_config,
+    get,
+    needs_prometheus,
+    on_loopback,
+    prometheus,
+    start,
+    wait_for,
 )
 
-
-@dataclass(frozen=True)
-class Service:
-    """A started service and where its metrics are."""
-
-    job: str
-    metrics: str
-    """host:port"""
-
-
-def get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=5) as response:
-        body: bytes = response.read()
-        return body
-
-
-def answers(url: str) -> bool:
-    """True for a 2xx answer; raises OSError for any other or none."""
-    with urllib.request.urlopen(url, timeout=5):
-        return True
-
-
-def wait_for(what: str, ready: Callable[[], bool], within_s: float = 90.0) -> None:
-    """Poll `ready` until it is true; its OSErrors count as not yet."""
-    ends = time.monotonic() + within_s
-    while time.monotonic() < ends:
-        with contextlib.suppress(OSError, urllib.error.URLError):
-            if ready():
-                return
-        time.sleep(0.2)
-    raise AssertionError(f"{what}: not after {within_s:g} s")
-
-
-@contextlib.contextmanager
-def running(command: list[str], environ: Mapping[str, str], log: Path) -> Iterator[None]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("TONNAGE_")}
-    with log.open("wb") as output, subprocess.Popen(command, env=clean | dict(environ), stderr=output) as process:
-        try:
-            yield
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def start(stack: contextlib.ExitStack, part: str, module: str, folder: Path, **settings: str) -> str:
-    """Start one service on a free port; its metrics address, once it is healthy."""
-    port = free_port()
-    where = settings.pop("metrics_port", "PORT")
-    environ = {"HOST": "127.0.0.1", "PORT": "0", **settings, where: str(port)}
-    prefixed = {f"TONNAGE_{part.upper()}_{name}": value for name, value in environ.items()}
-    stack.enter_context(running([sys.executable, "-m", module], prefixed, folder / f"{part}.log"))
-    address = f"127.0.0.1:{port}"
-    wait_for(f"{part} healthy", lambda: answers(f"http://{address}/healthz"))
-    return address
+PARTS = ("router", "planner", "agent", "coldstart")
+pytestmark = needs_prometheus
 
 
 @pytest.fixture(scope="module")
@@ -116,29 +54,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Service]]:
         ]
 
 
-def chart_scrape_config() -> dict[str, Any]:
-    """`prometheus-scrape.yaml` of the rendered chart, with every part of this test on."""
-    values = {
-        "metrics": {"scrapeConfig": {"enabled": True}, "interval": "1s"},
-        "endpoints": [{"url": "http://engine-0:8000", "model": "m"}],
-    }
-    with Chart.load(CHART) as chart:
-        manifests = chart.render(values, name="demo", namespace="fleet")
-    (text,) = (t for path, t in manifests.items() if path.endswith("scrape-configmap.yaml"))
-    config: dict[str, Any] = yaml.safe_load(yaml.safe_load(text)["data"]["prometheus-scrape.yaml"])
-    return config
-
-
-def on_loopback(config: dict[str, Any], services: list[Service]) -> dict[str, Any]:
-    """The same jobs with the cluster's discovery replaced by the services' addresses."""
-    jobs = {job["job_name"]: job for job in config["scrape_configs"]}
-    assert jobs.keys() == {service.job for service in services}
-    for service in services:
-        jobs[service.job].pop("dns_sd_configs", None)
-        jobs[service.job]["static_configs"] = [{"targets": [service.metrics]}]
-    return config
-
-
 def test_promtool_accepts_the_charts_scrape_configuration(tmp_path: Path) -> None:
     path = tmp_path / "prometheus.yml"
     path.write_text(yaml.safe_dump(chart_scrape_config()))
@@ -159,40 +74,27 @@ def test_promtool_finds_no_fault_in_our_metrics(part: str, fleet: list[Service])
 
 
 @pytest.fixture(scope="module")
-def prometheus(fleet: list[Service], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("prometheus")
-    config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(on_loopback(chart_scrape_config(), fleet)))
-    address = f"127.0.0.1:{free_port()}"
-    command = [
-        "prometheus",
-        f"--config.file={config}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address={address}",
-        "--log.level=warn",
-    ]
-    with running(command, {}, folder / "log"):
-        wait_for("prometheus ready", lambda: answers(f"http://{address}/-/ready"))
-        yield f"http://{address}"
+def server(fleet: list[Service], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with prometheus(on_loopback(chart_scrape_config(), fleet), tmp_path_factory.mktemp("prometheus")) as url:
+        yield url
 
 
-def targets(prometheus: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(get(f"{prometheus}/api/v1/targets"))["data"]["activeTargets"]
+def targets(server: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ask(server, "targets")["activeTargets"]
     return found
 
 
-def query(prometheus: str, text: str) -> list[dict[str, Any]]:
-    answer = json.loads(get(f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': text})}"))
-    found: list[dict[str, Any]] = answer["data"]["result"]
+def query(server: str, text: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ask(server, "query", query=text)["result"]
     return found
 
 
-def test_every_target_is_up(prometheus: str, fleet: list[Service]) -> None:
+def test_every_target_is_up(server: str, fleet: list[Service]) -> None:
     wait_for(
         "every target scraped",
-        lambda: [t["health"] != "unknown" for t in targets(prometheus)] == [True] * len(fleet),
+        lambda: [t["health"] != "unknown" for t in targets(server)] == [True] * len(fleet),
     )
-    seen = {t["labels"]["job"]: (t["health"], t["lastError"]) for t in targets(prometheus)}
+    seen = {t["labels"]["job"]: (t["health"], t["lastError"]) for t in targets(server)}
     assert seen == {service.job: ("up", "") for service in fleet}
 
 
@@ -207,17 +109,5 @@ def test_every_target_is_up(prometheus: str, fleet: list[Service]) -> None:
         ('sum(vllm:num_requests_running{job="tonnage-engines"})', "0"),
     ],
 )
-def test_each_parts_metrics_can_be_asked_for(prometheus: str, text: str, value: str) -> None:
-    wait_for(text, lambda: [result["value"][1] for result in query(prometheus, text)] == [value])
-
-
-def test_prometheus_understands_every_query_of_every_dashboard(prometheus: str) -> None:
-    asked = [
-        target["expr"].replace("$pool", ".*")
-        for path in sorted((CHART / "dashboards").glob("*.json"))
-        for panel in json.loads(path.read_text())["panels"]
-        for target in panel.get("targets", [])
-    ]
-    assert len(asked) > 20
-    for text in asked:
-        query(prometheus, text)
+def test_each_parts_metrics_can_be_asked_for(server: str, text: str, value: str) -> None:
+    wait_for(text, lambda: [result["value"][1] for result in query(server, text)] == [value])
