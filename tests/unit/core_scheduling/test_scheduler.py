@@ -13,6 +13,7 @@ from tonnage_core.scheduling import (
     SchedulingRequest,
     make_profile,
 )
+from tonnage_core.scheduling.decide import contributions, score
 from tonnage_core.scheduling.scheduler import Reservation
 
 SEED = seed_hash("m", None, None)
@@ -292,3 +293,18 @@ def test_a_reservation_that_outlives_its_endpoint_takes_nothing_from_the_next_in
     assert first is not None and second is not None
     first[1].release()
     assert scheduler.exact.match(blocks) != []
+
+
+def test_what_each_scorer_adds_makes_up_the_total() -> None:
+    rng = random.Random(7)
+    profile = POLICIES["prefix"]
+    for _ in range(50):
+        candidates = [
+            Candidate(f"e{i}", i, kv_utilisation=rng.choice([None, rng.random()]), prefill_tokens=rng.randrange(9000))
+            for i in range(rng.randrange(2, 6))
+        ]
+        request = SchedulingRequest("m", rng.randrange(1, 9000), matched={0: rng.randrange(500)})
+        columns, totals = score(request, candidates, profile)
+        added = contributions(columns, profile)
+        for i, total in enumerate(totals):
+            assert sum(column[i] for column in added.values()) == pytest.approx(total, abs=1e-9)
