@@ -2,6 +2,9 @@
 
 from grafana import Board, Panel, Row
 
+OF_ROUTERS = " and on (job, instance) tonnage_router_active_requests{<C>}"
+"""Keeps the series of processes that are routers, whatever their scrape job is called."""
+
 ROUTER = Board(
     "router",
     "Router",
@@ -186,14 +189,14 @@ ROUTER = Board(
                     {
                         "sum(tonnage_router_buffered_bytes{<C>})": "request bytes held",
                         "sum(tonnage_router_index_bytes{<C>})": "prefix index",
-                        'max by (instance) (process_resident_memory_bytes{<C>,component="router"})': "RSS {{instance}}",
+                        "process_resident_memory_bytes{<C>}" + OF_ROUTERS: "RSS {{instance}}",
                     },
                     "bytes",
                 ),
                 Panel(
                     "CPU",
                     {
-                        'rate(process_cpu_seconds_total{<C>,component="router"}[<I>])': "{{instance}}",
+                        "rate(process_cpu_seconds_total{<C>}[<I>])" + OF_ROUTERS: "{{instance}}",
                     },
                     "percentunit",
                     "1 is one core: a worker process cannot use more.",
