@@ -174,7 +174,9 @@ class Gateway:
         if isinstance(found, Grant):
             exchange.grant = found
             return True
-        self.metrics.count(self.metrics.tenant_refusals, (account.spec.name, found.limit.value))
+        self.metrics.count(
+            self.metrics.tenant_refusals, (self.metrics.tenants.label(account.spec.name), found.limit.value)
+        )
         if found.retry_after_s is None:
             exchange.fail(400, f"the request needs {tokens} tokens; this key may hold fewer", "request_too_large")
         else:
@@ -333,7 +335,7 @@ class Gateway:
         """Count a finished exchange, learn from its usage, log it."""
         metrics = self.metrics
         endpoint = exchange.endpoint
-        key = (exchange.facts.model or "", endpoint.id if endpoint else "", str(exchange.status))
+        key = (metrics.models.label(exchange.facts.model or ""), endpoint.id if endpoint else "", str(exchange.status))
         metrics.count(metrics.requests, key, most=MAX_REQUEST_KEYS)
         metrics.outcomes[outcome] = metrics.outcomes.get(outcome, 0) + 1
         duration = time.perf_counter() - exchange.started
@@ -341,7 +343,7 @@ class Gateway:
         metrics.observe_request(pool, duration, exchange.first_byte_s)
         verdict = self.objectives.verdict(exchange, outcome, pool, duration)
         if verdict is not None:
-            metrics.count(metrics.slo_requests, (pool, verdict.value))
+            metrics.count(metrics.slo_requests, (metrics.pools.label(pool), verdict.value))
         if self.disaggregation is not None:
             self.disaggregation.forget(exchange)
         if exchange.usage is not None:
@@ -365,14 +367,14 @@ class Gateway:
         else:
             used = 0
         grant.settle(used, time.monotonic())
-        name = grant.account.spec.name
+        name = self.metrics.tenants.label(grant.account.spec.name)
         self.metrics.count(self.metrics.tenant_tokens, (name,), used)
         self.metrics.count(self.metrics.tenant_requests, (name,))
 
     def _learn(self, exchange: Exchange) -> None:
         metrics, usage = self.metrics, exchange.usage
         assert usage is not None
-        pool = self.pool_name(exchange)
+        pool = metrics.pools.label(self.pool_name(exchange))
         metrics.count(metrics.tokens, (pool, "prompt"), usage.prompt_tokens)
         metrics.count(metrics.tokens, (pool, "completion"), usage.completion_tokens)
         metrics.count(metrics.tokens, (pool, "cached"), usage.cached_tokens or 0)

@@ -25,12 +25,33 @@ K = TypeVar("K", bound=tuple[str, ...])
 VERDICTS = tuple(verdict.value for verdict in Verdict)
 TOKEN_KINDS = ("prompt", "completion", "cached")
 HANDOVERS = ("pays", "does_not_pay", "no_endpoint", "unsuitable", "done", "failed", "refused", "no_params")
-MAX_KEYS = 400
-"""Label combinations of a family by tenant: 100 tenants by a few values."""
+MAX_KEYS = 4000
+"""Label combinations of a family that is not told by tenant or pool: a thousand endpoints by a few values."""
 MAX_POOLS = 100
-"""Pools with histograms of their own; the rest share one called `other`."""
+"""Pools, and models, that have a name of their own in labels; the rest share `other`."""
+MAX_TENANTS = 100
+OTHER = "other"
 MAX_REQUEST_KEYS = 10_000
 """Label combinations of requests: 100 models by 10 endpoints each by 10 statuses."""
+
+
+class Names:
+    """The first `most` names keep theirs in labels, the rest are `other`: what clients name does not grow a page."""
+
+    __slots__ = ("_known", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def label(self, name: str) -> str:
+        """The name's label value."""
+        if name in self._known:
+            return name
+        if len(self._known) >= self._most:
+            return OTHER
+        self._known.add(name)
+        return name
 
 
 class Histogram:
@@ -63,6 +84,7 @@ class RouterMetrics(Collector):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gateway: Gateway | None = None
+        self.pools, self.models, self.tenants = Names(MAX_POOLS), Names(MAX_POOLS), Names(MAX_TENANTS)
         self.requests: dict[tuple[str, str, str], int] = {}
         self.outcomes: dict[str, int] = {}
         self.decisions: dict[tuple[str, str], int] = {}
@@ -94,13 +116,12 @@ class RouterMetrics(Collector):
     def count(counts: dict[K, int], key: K, amount: int = 1, most: int = MAX_KEYS) -> None:
         """Add to one of the counters; beyond `most` keys the rest count as `other`."""
         if key not in counts and len(counts) >= most:
-            key = cast("K", ("other", *key[1:]))
+            key = cast("K", (OTHER, *key[1:]))
         counts[key] = counts.get(key, 0) + amount
 
     def observe_request(self, pool: str, duration_s: float, first_byte_s: float | None) -> None:
         """A request of a pool ended; `first_byte_s` is None when nothing was answered."""
-        if pool not in self.duration and len(self.duration) >= MAX_POOLS:
-            pool = "other"
+        pool = self.pools.label(pool)
         if pool not in self.duration:
             self.duration[pool], self.first_byte[pool] = Histogram(LATENCY_BUCKETS_S), Histogram(TTFT_BUCKETS_S)
         self.duration[pool].observe(duration_s)
@@ -113,12 +134,24 @@ class RouterMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """All families, read at a scrape."""
-        pools = list(self._gateway.queue_lengths()) if self._gateway else []
+        queued = _queued(self, self._gateway)
+        pools = list(queued)
         yield from _counters(self)
         yield from _by_pool(self, pools)
         yield from _histograms(self)
         yield from _endpoint_gauges(self._gateway)
         yield from _gauges(self._gateway)
+        rows = (((pool,), float(count)) for pool, count in queued.items())
+        yield _gauge("queue_requests", "Requests waiting for capacity, by pool", ["pool"], rows)
+
+
+def _queued(m: RouterMetrics, gateway: "Gateway | None") -> dict[str, int]:
+    """Requests that wait, by the label of their pool."""
+    found: dict[str, int] = {}
+    for pool, count in gateway.queue_lengths().items() if gateway else ():
+        label = m.pools.label(pool)
+        found[label] = found.get(label, 0) + count
+    return found
 
 
 def _counter(name: str, text: str, labels: list[str], rows: Iterable[tuple[Iterable[object], float]]) -> Metric:
@@ -247,6 +280,3 @@ def _gauges(gateway: "Gateway | None") -> Iterable[Metric]:
     yield _gauge("buffered_bytes", "Request bytes held", [], one(float(g.buffered) if g else None))
     memory = float(g.scheduler.index.memory_bytes) if g else None
     yield _gauge("index_bytes", "Estimated memory of the prefix index", [], one(memory))
-    queued = g.queue_lengths() if g else {}
-    rows = (((pool,), float(count)) for pool, count in queued.items())
-    yield _gauge("queue_requests", "Requests waiting for capacity, by pool", ["pool"], rows)

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tonnage_core.slo import Slo, Verdict
-from tonnage_router.metrics import MAX_POOLS, RouterMetrics
+from tonnage_router.metrics import MAX_POOLS, Names, RouterMetrics
 from tonnage_router.objectives import Objectives
 from tonnage_router.settings import RouterSettings, SloSpec
 
@@ -65,6 +65,11 @@ def test_the_limit_grows_with_the_prompt_where_the_slo_says_so() -> None:
     slo = Slo(ttft_ms=100, ttft_ms_per_prompt_token=1)
     assert slo.judge(0.5, 0.5, 1, prompt_tokens=300) is Verdict.LATE
     assert slo.judge(0.5, 0.5, 1, prompt_tokens=500) is Verdict.MET
+
+
+def test_names_beyond_the_bound_are_other_and_known_ones_stay() -> None:
+    names = Names(2)
+    assert [names.label(name) for name in ("a", "b", "c", "a", "d")] == ["a", "b", "other", "a", "other"]
 
 
 def test_pools_beyond_the_bound_share_one_histogram() -> None:
