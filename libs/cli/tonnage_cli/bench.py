@@ -55,6 +55,13 @@ LOAD = _options(
     click.option("--users", type=click.IntRange(1), help="Closed loop: so many users."),
     click.option("--requests", type=click.IntRange(1), default=200, show_default=True, help="Closed loop: in all."),
     click.option(
+        "--requests-per-user",
+        type=click.IntRange(1, 10_000),
+        default=1,
+        show_default=True,
+        help="--sweep-users: at least so many for each user.",
+    ),
+    click.option(
         "--think-s", type=FiniteRange(0), default=0.0, show_default=True, help="Closed loop: mean think time."
     ),
     click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True, help="Generator processes."),
@@ -224,7 +231,7 @@ async def _by_users(given: dict[str, Any], spec: BenchSpec) -> dict[str, Any]:
     """Closed loops at each number of users, each with prompts of its own; the last one's figures where alone."""
     documents = []
     for number, count in enumerate(_user_counts(given["sweep_users"])):
-        asked = max(spec.requests, count)
+        asked = max(spec.requests, count * given["requests_per_user"])
         more = replace(spec, arrivals=None, users=count, requests=asked, seed=run_seed(spec.seed, number))
         documents.append((count, more, await run_one(more)))
     if given["points"] is not None:

@@ -38,7 +38,8 @@ FILES = {"trace": "trace_text", "lengths_from": "lengths_text", "tasks": "tasks_
 def spec_for(given: dict[str, Any], ask: dict[str, Any], model: str, headers: Headers) -> BenchSpec:
     """The load of one run: the request's, at the run's rate or users, drawn from the run's seed."""
     if ask["kind"] == "users":
-        given = given | {"rate": None, "users": ask["users"], "requests": max(given["requests"], ask["users"])}
+        requests = max(given["requests"], ask["users"] * given["requests_per_user"])
+        given = given | {"rate": None, "users": ask["users"], "requests": requests}
     elif ask["kind"] in ("search", "rate"):
         given = given | {"users": None, "rate": ask["rate"]}
     spec = replace(spec_of(given, model), seed=ask["seed"])

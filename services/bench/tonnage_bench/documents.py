@@ -59,6 +59,8 @@ class BenchRequest(Document):
     """Closed loop: so many users."""
     requests: int = Field(default=200, ge=1, le=5_000_000)
     """Closed loop: requests in all."""
+    requests_per_user: int = Field(default=1, ge=1, le=10_000)
+    """`sweep_users`: at least so many for each user."""
     think_s: float = Field(default=0.0, ge=0, le=86400)
     """Closed loop: mean think time."""
     processes: int = Field(default=1, ge=1, le=64)

@@ -78,6 +78,11 @@ class Library:
         held = await self._change(_POINTS, lambda known: _newest(known | rows, self._most_points))
         return len(rows), len(held)
 
+    async def held(self) -> dict[str, dict[str, str]]:
+        """Every bench point by id."""
+        found = await self._store.get(_POINTS)
+        return json.loads(found) if found else {}
+
     async def points(self) -> str:
         """Every bench point as CSV, the columns of all rows."""
         held = await self._store.get(_POINTS)

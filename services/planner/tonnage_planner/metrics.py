@@ -31,6 +31,20 @@ class PlanMetrics:
             registry=registry,
         )
         self.waiting = Gauge("tonnage_planner_plans_waiting", "Plans that wait for their turn.", registry=registry)
+        self.drift = Histogram(
+            "tonnage_planner_bench_drift_ratio",
+            "Predicted over measured, of each bench point as it came.",
+            ["metric"],
+            buckets=(0.5, 0.67, 0.8, 0.87, 0.92, 0.96, 1.0, 1.04, 1.08, 1.15, 1.25, 1.5, 2.0),
+            registry=registry,
+        )
+        self.points = Counter(
+            "tonnage_planner_bench_points_total", "Bench points that came, by use.", ["outcome"], registry=registry
+        )
+        for metric in ("ttft_ms", "tpot_ms", "output_tok_s"):
+            self.drift.labels(metric)
+        for outcome in ("compared", "unknown"):
+            self.points.labels(outcome)
 
 
 class PlannerMetrics:

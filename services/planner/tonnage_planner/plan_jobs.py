@@ -64,6 +64,11 @@ class PlanJobs:
         metrics.waiting.set_function(lambda: sum(job.state == "queued" for job in self._jobs.values()))
 
     @property
+    def metrics(self) -> PlanMetrics:
+        """What the planning part counts."""
+        return self._metrics
+
+    @property
     def jobs(self) -> list[Job]:
         """Every job known, oldest first."""
         return list(self._jobs.values())

@@ -16,9 +16,11 @@ from tonnage_core.hardware.profile import gpu_from_profile
 from tonnage_core.models import ModelShape, shape_from_config
 from tonnage_core.planning.page import plan_page
 from tonnage_core.planning.spec import Lookups, PlanSpec, read_spec
+from tonnage_planner.calibration import answer_by_points, note_drift
 from tonnage_planner.documents import Document
-from tonnage_planner.library import Library, UnknownProfileError
+from tonnage_planner.library import Library, UnknownProfileError, read_points
 from tonnage_planner.plan_jobs import BusyError, Job, PlanJobs, UnknownPlanError
+from tonnage_planner.predict import PredictAnswer, PredictQuestion
 from tonnage_runtime.catalogue import load_model, model_names
 
 Identity = Annotated[str, Path(max_length=64)]
@@ -98,6 +100,7 @@ def add_plan_routes(app: FastAPI, jobs: PlanJobs, library: Library) -> None:
     app.add_exception_handler(BusyError, _answer(429, "rate_limit_error"))
     _add_plans(app, jobs, library)
     _add_library(app, library)
+    _add_points(app, jobs, library)
 
 
 def _add_plans(app: FastAPI, jobs: PlanJobs, library: Library) -> None:
@@ -164,6 +167,9 @@ def _add_library(app: FastAPI, library: Library) -> None:
         """One profile."""
         return await library.profile(f"{node}/{index}")
 
+
+def _add_points(app: FastAPI, jobs: PlanJobs, library: Library) -> None:
+    wrong: dict[int | str, dict[str, Any]] = {400: {"description": "Not such a document"}}
     body = {"requestBody": {"required": True, "content": {"text/csv": {"schema": {"type": "string"}}}}}
 
     @app.post("/v1/bench-points", tags=["measurements"], status_code=201, responses=wrong, openapi_extra=body)
@@ -173,13 +179,23 @@ def _add_library(app: FastAPI, library: Library) -> None:
             text = (await request.body()).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise BadInputError("bench points are not UTF-8 text") from error
+        before = await library.held()
         added, held = await library.add_points(text)
+        await asyncio.to_thread(note_drift, read_points(text), before, jobs.metrics)
         return PointsAnswer(added=added, held=held)
 
     @app.get("/v1/bench-points", tags=["measurements"], response_class=CsvResponse)
     async def points() -> Response:
         """Every point kept, as CSV."""
         return CsvResponse(await library.points())
+
+    @app.post("/v1/predict/measured", tags=["predict"], responses={400: {"description": "No engine takes this"}})
+    async def measured(question: PredictQuestion) -> PredictAnswer:
+        """`/v1/predict` with the coefficients refitted to the kept bench points of the same model, GPU, engine and
+        layout; without such a point the same answer as there.
+        """
+        found = await asyncio.to_thread(answer_by_points, question, await library.points())
+        return PredictAnswer.model_validate(found)
 
 
 async def _specification(asked: dict[str, Any], library: Library) -> PlanSpec:

@@ -118,13 +118,13 @@ class PredictAnswer(BaseModel):
 _OWN = {"model", "config", "gpu", "gpu_profile", "engine", "tp", "pp", "ep", "dp", "points"}
 
 
-def predict_answer(question: PredictQuestion) -> dict[str, Any]:
-    """The `tonnage.predict/1` document; raises `BadInputError` for what no engine takes."""
+def request_of(question: PredictQuestion) -> PredictRequest:
+    """The question as the model takes it; raises `BadInputError` for what no engine takes."""
     engine, version = parse_engine(question.engine)
     gpu = named_gpu(question.gpu, question.gpu_profile)
     if gpu is None:
         raise BadInputError("a prediction needs a card: give gpu or gpu_profile")
-    request = PredictRequest(
+    return PredictRequest(
         shape=named_shape(question.model, question.config),
         gpu=gpu,
         engine=engine,
@@ -132,6 +132,11 @@ def predict_answer(question: PredictQuestion) -> dict[str, Any]:
         layout=Layout(question.tp, question.pp, question.ep, question.dp),
         **question.model_dump(exclude=_OWN),
     )
+
+
+def predict_answer(question: PredictQuestion) -> dict[str, Any]:
+    """The `tonnage.predict/1` document; raises `BadInputError` for what no engine takes."""
+    request = request_of(question)
     if not question.points:
         return predict(request).document(VERSION)
     calibration = calibrate([_point(request, point) for point in question.points])

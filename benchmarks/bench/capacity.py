@@ -1,0 +1,204 @@
+"""`tonnage bench --capacity` on a simulated fleet beside the engine model's answer; the planner its sweep calibrates.
+
+python benchmarks/bench/capacity.py OUT.json
+
+The fleet is `tonnage up`: engines and router over HTTP in real time. The model's answer is `core.engine`'s fleet in
+virtual time on long runs of the same workload. Nothing of the one is known to the other but the settings.
+"""
+
+import csv
+import io
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import yaml
+
+from tonnage_core.benchmarking.arrivals import Arrivals, schedule
+from tonnage_core.benchmarking.lengths import parse_lengths
+from tonnage_core.benchmarking.workload import Mix, RequestClass, plan_requests
+from tonnage_core.engine.defaults import engine_config_for
+from tonnage_core.engine.fleet import Fleet, FleetConfig
+from tonnage_core.engine.step_time import step_time_for
+from tonnage_core.hardware import find_gpu
+from tonnage_core.memory.truth import truth_row
+from tonnage_core.prediction.calibrate import calibrate, chosen, predict_calibrated
+from tonnage_core.prediction.truth import Point, points_of
+from tonnage_core.scheduling.profile import POLICIES
+from tonnage_core.slo import percentile
+from tonnage_runtime.catalogue import load_gpu, load_model
+
+SETTINGS = yaml.safe_load((Path(__file__).parent / "capacity.yaml").read_text())
+TONNAGE = str(Path(sys.executable).with_name("tonnage"))
+
+
+def mix_of(load: dict[str, str]) -> Mix:
+    return Mix((RequestClass("all", 1.0, parse_lengths(load["input_tokens"]), parse_lengths(load["output_tokens"])),))
+
+
+def model_meets(rate: float, seed: int) -> bool:
+    """One long run in virtual time: do the percentiles of TTFT and TPOT meet the SLO?"""
+    fleet, slo, model = SETTINGS["fleet"], SETTINGS["slo"], SETTINGS["model"]
+    shape, gpu = load_model(fleet["model"]), load_gpu(fleet["gpu"])
+    rng = Random(seed)
+    times = schedule(Arrivals("poisson", rate), model["requests"] / rate, rng)
+    requests = [each.request for each in plan_requests(mix_of(SETTINGS["load"]), times, rng)]
+    config = FleetConfig(
+        replicas=fleet["engines"],
+        engine=engine_config_for(shape, gpu),
+        profile=POLICIES[fleet["policy"]],
+        model=shape.name,
+        seed=seed,
+        keep_gaps=False,
+    )
+    records = Fleet(config, step_time_for(shape, gpu), Random(seed)).run(requests).records[len(requests) // 20 :]
+    for name in ("ttft", "tpot"):
+        values = sorted(v for r in records if (v := getattr(r, f"{name}_s")) is not None)
+        found = percentile(values, slo["percentile"])
+        if found is None or found * 1e3 > slo[f"{name}_ms"]:
+            return False
+    return True
+
+
+def model_capacity() -> float:
+    """Bisection; a rate passes when most seeds do."""
+    model = SETTINGS["model"]
+    low, high = model["low_rps"], model["high_rps"]
+    while high / low > 1 + model["precision"]:
+        middle = math.sqrt(low * high)
+        passed = sum(model_meets(middle, seed) for seed in range(model["seeds"]))
+        low, high = (middle, high) if passed > model["seeds"] / 2 else (low, middle)
+        print(f"model: {low:.3f} to {high:.3f} requests/s", flush=True)
+    return math.sqrt(low * high)
+
+
+def command(*arguments: str) -> dict[str, Any]:
+    """The JSON document of a `tonnage` command."""
+    done = subprocess.run([TONNAGE, *arguments, "--json"], capture_output=True, text=True, check=False)
+    if not done.stdout:
+        raise SystemExit(f"tonnage {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def measured_capacity(urls: dict[str, Any]) -> dict[str, Any]:
+    """The command's answer, in engine requests/s: its rates are of wall time."""
+    search, slo, speed = SETTINGS["search"], SETTINGS["slo"], SETTINGS["fleet"]["speed"]
+    found = command(
+        *("bench", "--url", urls["router"], "--capacity", "--time-scale", str(speed)),
+        *("--rate", str(search["start_rps"] * speed), "--tolerance", str(search["tolerance"])),
+        *("--most-runs", str(search["most_runs"]), "--duration-s", str(search["duration_s"] / speed)),
+        *("--slo-ttft-ms", str(slo["ttft_ms"]), "--slo-tpot-ms", str(slo["tpot_ms"])),
+        *("--slo-percentile", str(slo["percentile"])),
+        *("--input-tokens", SETTINGS["load"]["input_tokens"], "--output-tokens", SETTINGS["load"]["output_tokens"]),
+    )
+    capacity = found["capacity"]
+    ends = [None if end is None else end / speed for end in (capacity["capacity"], capacity["failing"])]
+    curve = [
+        {"rate_rps": row["rate_rps"] / speed}
+        | {name: row[name] for name in ("met", "goodput_rps", "concurrency", "percentiles", "notes")}
+        for row in found["curve"]
+    ]
+    return {"passes_rps": ends[0], "fails_rps": ends[1], "runs": capacity["runs"], "curve": curve}
+
+
+def sweep(urls: dict[str, Any], folder: Path) -> list[Point]:
+    """Closed loops on one engine, as the planner reads them."""
+    asked, fleet, file = SETTINGS["sweep"], SETTINGS["fleet"], folder / "points.csv"
+    command(
+        *("bench", "--url", urls["engines"][0], "--time-scale", str(fleet["speed"]), "--points", str(file)),
+        *(
+            "--sweep-users",
+            ",".join(map(str, asked["users"])),
+            "--requests",
+            str(asked["least"]),
+            "--requests-per-user",
+            str(asked["rounds"]),
+        ),
+        *("--input-tokens", asked["input_tokens"], "--output-tokens", asked["output_tokens"]),
+        *("--catalogue-model", fleet["model"], "--gpu", fleet["gpu"], "--engine", "vllm:0.32.0"),
+    )
+    shape, gpu = load_model(fleet["model"]), find_gpu(fleet["gpu"])
+    return points_of([(truth_row(row), shape, gpu) for row in csv.DictReader(io.StringIO(file.read_text()))])
+
+
+def held_out(points: list[Point], count: int) -> dict[str, Any]:
+    """Errors on the points that did not calibrate."""
+    used = chosen(points, count)
+    calibration = calibrate(used)
+    rows = []
+    for point in points:
+        if point not in used:
+            found = predict_calibrated(point.request, calibration)
+            rows.append(
+                {
+                    "users": point.request.concurrency,
+                    "tpot_error": round(found.tpot_ms.value / (point.tpot_ms or math.nan) - 1, 4),
+                    "ttft_error": round(found.ttft_ms.value / (point.ttft_ms or math.nan) - 1, 4),
+                }
+            )
+    mean = {name: round(sum(abs(row[name]) for row in rows) / len(rows), 4) for name in ("tpot_error", "ttft_error")}
+    return {"calibrated_on": [point.request.concurrency for point in used], "mean": mean, "held_out": rows}
+
+
+def up(folder: Path) -> "subprocess.Popen[bytes]":
+    fleet, file = SETTINGS["fleet"], folder / "urls.json"
+    process = subprocess.Popen(
+        [
+            *(TONNAGE, "up", "--engines", str(fleet["engines"]), "--model", fleet["model"], "--gpu", fleet["gpu"]),
+            *("--policy", fleet["policy"], "--speed", str(fleet["speed"]), "--port-base", "0"),
+            *("--urls-file", str(file), "--state-dir", str(folder / "state")),
+        ],
+        stdout=subprocess.DEVNULL,
+    )
+    for _ in range(1200):
+        if file.exists() or process.poll() is not None:
+            return process
+        time.sleep(0.1)
+    raise SystemExit("the fleet did not start")
+
+
+def main() -> None:
+    limits = SETTINGS["limits"]
+    document: dict[str, Any] = {"benchmark": "bench/capacity", "settings": SETTINGS}
+    with tempfile.TemporaryDirectory(prefix="capacity-") as name:
+        folder = Path(name)
+        process = up(folder)
+        try:
+            urls = json.loads((folder / "urls.json").read_text())
+            document["load_average_1min"] = round(os.getloadavg()[0], 1)
+            points = sweep(urls, folder)
+            document["planner"] = {f"{count}_points": held_out(points, count) for count in (2, 3)}
+            print(json.dumps(document["planner"]), flush=True)
+            document["bench"] = measured_capacity(urls)
+            print(json.dumps(document["bench"]), flush=True)
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+    document["model_rps"] = round(model_capacity(), 4)
+    bench, two, three = document["bench"], *(document["planner"][f"{n}_points"]["mean"] for n in (2, 3))
+    middle = math.sqrt(bench["passes_rps"] * bench["fails_rps"])
+    document["verdict"] = {
+        "capacity_error": round(bench["passes_rps"] / document["model_rps"] - 1, 4),
+        "bracket_middle_error": round(middle / document["model_rps"] - 1, 4),
+        "capacity_holds": abs(bench["passes_rps"] / document["model_rps"] - 1) <= limits["capacity"],
+        "runs_hold": bench["runs"] < limits["runs"],
+        "planner_holds": two["tpot_error"] <= limits["tpot_2_points"]
+        and two["ttft_error"] <= limits["ttft_2_points"]
+        and three["tpot_error"] <= limits["tpot_3_points"],
+    }
+    print(json.dumps(document["verdict"], indent=1))
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

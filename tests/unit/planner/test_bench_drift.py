@@ -1,0 +1,94 @@
+"""Bench points against predictions: the drift of each as it comes, and answers calibrated by those kept."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tonnage_core.hardware import find_gpu
+from tonnage_core.prediction import PredictRequest, predict
+from tonnage_core.prediction.drift import drifts
+from tonnage_core.prediction.truth import Point
+from tonnage_planner.adapters.endpoints_static import StaticEndpoints
+from tonnage_planner.app import Ports, build_app
+from tonnage_planner.settings import PlannerSettings
+from tonnage_runtime.catalogue import load_model
+from tonnage_runtime.clock import SystemClock
+
+MODEL = "meta-llama/Llama-3.1-8B"
+HEAD = "id,model,engine,engine_version,gpu,isl,osl,concurrency,metric,value\n"
+
+
+class Unused:
+    """No endpoint is listed, so nothing is scraped."""
+
+    async def text(self, url: str) -> str:
+        raise AssertionError(url)
+
+    async def addresses(self, url: str) -> Sequence[str]:
+        raise AssertionError(url)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    ports = Ports(StaticEndpoints(()), Unused(), SystemClock(), CollectorRegistry())
+    app = build_app(PlannerSettings(), ports)
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://t") as http:
+        yield http
+
+
+def measured(users: int, slower: float, name: str) -> Point:
+    """What an engine `slower` times as slow as the model says would be measured as."""
+    request = PredictRequest(
+        shape=load_model(MODEL), gpu=find_gpu("L40S"), isl=512, osl=128, concurrency=users, engine="vllm"
+    )
+    said = predict(request)
+    return Point(request, said.tpot_ms.value * slower, said.ttft_ms.value * slower, ids=(name,))
+
+
+def test_a_slow_engine_drifts_from_the_model_and_no_more_once_it_is_known() -> None:
+    held = [measured(users, 1.5, str(users)) for users in (1, 32)]
+    fresh = [measured(8, 1.5, "8")]
+    unknown = {d.metric: d for d in drifts(fresh, [])}
+    known = {d.metric: d for d in drifts(fresh, held)}
+    assert unknown["tpot_ms"].ratio == pytest.approx(1 / 1.5, rel=1e-6)
+    assert not unknown["tpot_ms"].calibrated
+    assert known["tpot_ms"].ratio == pytest.approx(1, abs=0.08)
+    assert known["tpot_ms"].calibrated
+
+
+def test_a_repeat_that_differs_from_what_was_measured_before_is_a_drift() -> None:
+    before, now = measured(8, 1.0, "8"), measured(8, 1.3, "again")
+    ratios = {d.metric: d.ratio for d in drifts([now], [before])}
+    assert ratios["tpot_ms"] == pytest.approx(1 / 1.3, rel=1e-6)
+
+
+def test_points_of_another_card_do_not_speak() -> None:
+    other = measured(8, 2.0, "8")
+    other = replace(other, request=replace(other.request, gpu=find_gpu("L4")))
+    assert not any(d.calibrated for d in drifts([measured(8, 1.0, "a")], [other]))
+
+
+async def test_points_that_come_are_compared_and_calibrate_the_answer(client: httpx.AsyncClient) -> None:
+    question = {"model": MODEL, "gpu": "L40S", "engine": "vllm:0.32.0", "isl": 512, "osl": 128, "concurrency": 8}
+    plain = (await client.post("/v1/predict/measured", json=question)).json()
+    assert plain == (await client.post("/v1/predict", json=question)).json()
+    slow = 2 * plain["tpot_ms"]["value"]
+    rows = [f"j.c{n}.tpot_ms,{MODEL},vllm,0.32.0,L40S,512,128,{n},tpot_ms,{slow * (1 + n / 100):g}\n" for n in (1, 8)]
+    rows.append(f"x.c1.tpot_ms,nobody/knows,vllm,0.32.0,L40S,512,128,1,tpot_ms,{slow:g}\n")
+    assert (await client.post("/v1/bench-points", content=HEAD + "".join(rows))).status_code == 201
+    metrics = (await client.get("/metrics")).text
+    assert 'tonnage_planner_bench_points_total{outcome="compared"} 2.0' in metrics
+    assert 'tonnage_planner_bench_points_total{outcome="unknown"} 1.0' in metrics
+    assert 'tonnage_planner_bench_drift_ratio_bucket{le="0.67",metric="tpot_ms"} 2.0' in metrics
+    found = (await client.post("/v1/predict/measured", json=question)).json()
+    assert found["class"] == "calibrated"
+    assert found["tpot_ms"]["value"] == pytest.approx(slow * 1.08, rel=0.1)
+    own = question | {"points": [{"isl": 512, "osl": 128, "concurrency": 8, "tpot_ms": 9}]}
+    assert (await client.post("/v1/predict/measured", json=own)).status_code == 400
+    assert (await client.post("/v1/bench-points", content=HEAD + "".join(rows[:1]))).status_code == 201
+    again = (await client.get("/metrics")).text
+    assert 'tonnage_planner_bench_drift_ratio_bucket{le="1.04",metric="tpot_ms"} 3.0' in again
