@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tonnage_cli.autoscale_advice import advice_of, members_of, show_advice
 from tonnage_cli.autoscale_page import page_of
 from tonnage_cli.output import check_writable, json_option, print_json, print_table
 from tonnage_core.autoscaling.simulation.baselines import GRIDS
@@ -60,6 +61,16 @@ _POSITIVE = click.FloatRange(0, min_open=True)
 @click.option("--slo-tpot-ms", type=_POSITIVE, default=50.0, show_default=True)
 @click.option("--slo-percentile", type=click.FloatRange(0, 100), default=99.0, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--usd-per-hour", type=_POSITIVE, help="Price of a replica: what a warm pool costs idle.")
+@click.option("--usd-per-late", type=_POSITIVE, help="What a late request costs: how many warm replicas pay.")
+@click.option(
+    "--gpu-class",
+    "classes",
+    type=(str, _POSITIVE, click.IntRange(0)),
+    multiple=True,
+    metavar="GPU USD MOST",
+    help="Share tonnage's targets out over GPU classes by price: give it for each; --usd-per-hour prices --gpu.",
+)
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Write the runs as an HTML page.")
 @json_option
 def command(trace: Path, *, as_json: bool, **given: Any) -> int:
@@ -87,6 +98,10 @@ def scenario_of(trace: Path, given: dict[str, Any]) -> Scenario:
     low, high = given["start_s"]
     if low > high:
         raise BadInputError(f"--start-s {low:g} {high:g}: give the shorter time first")
+    if given["classes"] and given["usd_per_hour"] is None:
+        raise BadInputError("--gpu-class compares prices: give --usd-per-hour for --gpu too")
+    if given["classes"]:
+        members_of(given)
     if not given["min_replicas"] <= given["initial"] <= given["max_replicas"]:
         raise BadInputError("--initial must be from --min-replicas to --max-replicas")
     shape, gpu = load_model(given["model"]), load_gpu(given["gpu"])
@@ -124,13 +139,14 @@ def compared(scenario: Scenario, name: str, given: dict[str, Any]) -> tuple[dict
         "initial": scenario.initial,
         "slo": scenario.slo.document(),
         "policies": {one.policy: _policy_fields(one, oracle) for one in outcomes},
+        **advice_of(next((one for one in outcomes if one.policy == OURS), None), given),
     }
     return document, outcomes
 
 
 def _outcome(scenario: Scenario, policy: str, given: dict[str, Any]) -> Outcome | None:
     if policy == OURS:
-        return run_ours(scenario)
+        return run_ours(scenario, usd_per_hour=given["usd_per_hour"], usd_per_miss=given["usd_per_late"])
     if policy == "oracle":
         plan = run_oracle(scenario)
         return None if plan is None else Outcome(policy, plan.result, (plan.used, float(plan.look)))
@@ -165,6 +181,7 @@ def _show(document: dict[str, Any]) -> None:
         ["policy", "in SLO", "GPU hours", "of oracle", "turns", "cut", "peak", "TTFT p99, ms", "TPOT p99, ms"],
         list(_rows(document)),
     )
+    show_advice(document)
 
 
 def _rows(document: dict[str, Any]) -> Iterator[list[Any]]:

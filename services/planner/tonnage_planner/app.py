@@ -99,7 +99,14 @@ def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    app = build_base_app("Tonnage planner", ports.registry, not_ready=lambda: _not_ready(fleet), lifespan=lifespan)
+    app = build_base_app(
+        "Tonnage planner",
+        ports.registry,
+        not_ready=lambda: _not_ready(fleet),
+        lifespan=lifespan,
+        access_file=settings.access_file,
+        beside=("/console", "/v1/console/") if settings.console else (),  # read-only; actions have a token
+    )
     app.add_exception_handler(UnknownPoolError, _not_found)
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(HTTPException, _refused)
@@ -141,7 +148,9 @@ def _add_routes(app: FastAPI, settings: PlannerSettings, fleet: Fleet, clock: Cl
         """One pool's target with the load, the needs, the policy and the endpoints it was derived from."""
         now, decided = clock.monotonic(), _decided(pool, fleet)
         seen = fleet.observations(now, pool)
-        fields = target_fields(pool, decided, seen, now) | explain_fields(decided, fleet.policy_of(pool), seen)
+        fields = target_fields(pool, decided, seen, now) | explain_fields(
+            decided, fleet.policy_of(pool), seen, fleet.warm(pool)
+        )
         return ExplainDocument.model_validate(fields)
 
     @app.post("/v1/memory", tags=["memory"], responses={400: {"description": "No engine takes this"}})

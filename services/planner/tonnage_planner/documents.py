@@ -9,6 +9,7 @@ from tonnage_core.autoscaling.outlook import Outlook
 from tonnage_core.autoscaling.policy import ScalingPolicy
 from tonnage_core.autoscaling.signals import Need, Total
 from tonnage_core.autoscaling.state_machine import Reason
+from tonnage_core.autoscaling.warm import WarmTable
 from tonnage_planner.fleet import Decided
 
 VERSION = metadata.version("tonnage")
@@ -193,8 +194,56 @@ class ExplainDocument(TargetDocument):
     """The numbers it is scaled by."""
     outlook: "OutlookDocument | None"
     """The load measured and forecast; null for a pool whose replicas' capacity is not known."""
+    warm: "WarmDocument | None"
+    """What warm replicas would cost and save; null while no forecast was held against what came."""
     endpoints: list[EndpointDocument]
     """Its endpoints as seen now."""
+
+
+class WarmChoiceDocument(Document):
+    """One size of a warm pool."""
+
+    replicas: int
+    """Replicas kept warm."""
+    idle_usd_per_hour: float | None
+    """What they cost idle; null without `usd_per_replica_hour`."""
+    late_requests_per_hour: float
+    """Requests that surges beyond the forecast would still make late."""
+
+
+class WarmDocument(Document):
+    """What a warm pool would cost and save, from how far past forecasts fell short."""
+
+    replicas: int | None
+    """Replicas that pay; null without a price of a replica and of a late request."""
+    idle_usd_per_hour: float | None
+    """What those cost idle."""
+    saved_misses_per_hour: float | None
+    """Requests that they save from being late."""
+    hours: float
+    """Hours of forecasts it is drawn from."""
+    choices: list[WarmChoiceDocument]
+    """Each size, up to the first that leaves nothing late."""
+
+    @classmethod
+    def of(cls, table: WarmTable) -> "WarmDocument":
+        """From the pool's table."""
+        advice = table.advice
+        rows = [
+            WarmChoiceDocument(
+                replicas=one.replicas,
+                idle_usd_per_hour=one.idle_usd_per_hour,
+                late_requests_per_hour=round(one.misses_per_hour, 3),
+            )
+            for one in table.choices
+        ]
+        return cls(
+            replicas=advice.replicas if advice else None,
+            idle_usd_per_hour=advice.idle_usd_per_hour if advice else None,
+            saved_misses_per_hour=advice.saved_misses_per_hour if advice else None,
+            hours=round(table.hours, 3),
+            choices=rows,
+        )
 
 
 class OutlookDocument(Document):
@@ -265,7 +314,9 @@ def target_fields(pool: str, decided: Decided, seen: list[Observation], now_s: f
     }
 
 
-def explain_fields(decided: Decided, policy: ScalingPolicy, seen: list[Observation]) -> dict[str, object]:
+def explain_fields(
+    decided: Decided, policy: ScalingPolicy, seen: list[Observation], warm: WarmTable | None
+) -> dict[str, object]:
     """The fields `ExplainDocument` adds."""
     decision = decided.decision
     router = decision.load.router
@@ -275,5 +326,6 @@ def explain_fields(decided: Decided, policy: ScalingPolicy, seen: list[Observati
         "router_waiting": router.waiting if router else None,
         "policy": {name: value for name, value in vars(policy).items() if name != "capacity"},
         "outlook": OutlookDocument.of(decision.outlook) if decision.outlook else None,
+        "warm": WarmDocument.of(warm) if warm else None,
         "endpoints": [EndpointDocument.of(one) for one in seen],
     }

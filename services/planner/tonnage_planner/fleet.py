@@ -8,8 +8,10 @@ from tonnage_core.autoscaling.observation import Attempt, Knowledge, Observation
 from tonnage_core.autoscaling.policy import ScalingPolicy
 from tonnage_core.autoscaling.signals import RouterQueue
 from tonnage_core.autoscaling.state_machine import Decision, PoolState, decide
+from tonnage_core.autoscaling.warm import WarmTable, warm_table
 from tonnage_planner.capacity import capacity_of
 from tonnage_planner.drift import DriftWatch
+from tonnage_planner.groups import Groups
 from tonnage_planner.settings import EndpointSettings, PlannerSettings
 from tonnage_runtime.errors import SettingsError
 
@@ -30,6 +32,7 @@ class Fleet:
 
     def __init__(self, settings: PlannerSettings) -> None:
         self._settings = settings
+        self.groups = Groups(settings)
         self._tracks: dict[str, Track] = {}
         self._states: dict[str, PoolState] = {}
         self._restored: dict[str, PoolState] = {}
@@ -48,8 +51,10 @@ class Fleet:
         self._started_at_s = now_s if self._started_at_s is None else self._started_at_s
         listed = {endpoint.url: endpoint for endpoint in endpoints}
         self._tracks = {url: self._track(url, one.pool_name, now_s, joined=not first) for url, one in listed.items()}
-        pools = {endpoint.pool_name for endpoint in endpoints} | set(self._settings.pools)
-        self._states = {pool: self._states.get(pool) or self._state_of(pool) for pool in sorted(pools)}
+        pools = {endpoint.pool_name for endpoint in endpoints} | set(self._settings.pools) | set(self.groups.families)
+        pools |= set(self.groups.member_of)
+        alone = sorted(pools - set(self.groups.member_of))
+        self._states = {pool: self._states.get(pool) or self._state_of(pool) for pool in alone}
         self.decided = {pool: decided for pool, decided in self.decided.items() if pool in pools}
         self.drift.keep(sorted(pools))
 
@@ -67,6 +72,9 @@ class Fleet:
 
     def policy_of(self, pool: str) -> ScalingPolicy:
         """The pool's policy with what its replicas carry; with an unknown model the gauges alone decide (logged)."""
+        family = pool if pool in self.groups.families else self.groups.member_of.get(pool)
+        if family is not None:
+            return self.groups.policy(family)
         if pool not in self._policies:
             try:
                 capacity = capacity_of(pool, self._settings.hardware_of(pool))
@@ -112,7 +120,11 @@ class Fleet:
         self._router_known_at_s = now_s
 
     def observations(self, now_s: float, pool: str | None = None) -> list[Observation]:
-        """Every endpoint as seen now, of one pool or of all."""
+        """Every endpoint as seen now, of one pool or family, or of all."""
+        family = self.groups.families.get(pool or "")
+        if family is not None:
+            seen = [one for member in family.members for one in self.observations(now_s, member.pool)]
+            return family.observations(seen, self._last(family.name))
         return [
             observe(
                 track,
@@ -125,14 +137,20 @@ class Fleet:
         ]
 
     def decide(self, now_s: float) -> Mapping[str, Decision]:
-        """Decide for every pool; returns the decisions by pool."""
+        """Decide for every pool; returns the decisions by pool, a family's members included."""
         made: dict[str, Decision] = {}
         for pool, state in self._states.items():
             policy = self.policy_of(pool)
             seen = self.observations(now_s, pool)
             self._states[pool], made[pool] = decide(state, seen, now_s, policy, self._router_queue(pool, now_s))
-            self.decided[pool] = Decided(made[pool], self._states[pool].changed_at_s, now_s)
             self.drift.look(pool, seen, now_s, self._settings.hardware_of(pool))
+            family = self.groups.families.get(pool)
+            if family is not None:
+                all_seen = [one for member in family.members for one in self.observations(now_s, member.pool)]
+                made |= family.share(made[pool], all_seen, now_s)
+        made |= dict(self.groups.couple(made, self.policy_of))
+        for pool, decision in made.items():
+            self._decided(pool, decision, now_s)
         return made
 
     def usd_per_hour(self, pool: str, now_s: float) -> float | None:
@@ -144,6 +162,26 @@ class Fleet:
             return None
         paid = sum(one.knowledge is not Knowledge.STUCK for one in self.observations(now_s, pool))
         return paid * price
+
+    def _decided(self, pool: str, decision: Decision, now_s: float) -> None:
+        state, before = self._states.get(pool), self.decided.get(pool)
+        changed_at_s = state.changed_at_s if state is not None else None
+        if state is None or decision.target != state.target:
+            same = before is not None and before.decision.target == decision.target
+            changed_at_s = before.changed_at_s if before is not None and same else now_s
+        self.decided[pool] = Decided(decision, changed_at_s, now_s)
+
+    def _last(self, pool: str) -> Decision | None:
+        found = self.decided.get(pool)
+        return None if found is None else found.decision
+
+    def warm(self, pool: str) -> WarmTable | None:
+        """What warm replicas of the pool would cost and save; None while no forecast was held against what came."""
+        state, decided = self._states.get(pool), self._last(pool)
+        if state is None or decided is None or decided.outlook is None:
+            return None
+        settings, policy = self._settings.hardware_of(pool), self.policy_of(pool)
+        return warm_table(state.outlook.history, decided.outlook, policy, settings.usd_per_late_request)
 
     def _router_queue(self, pool: str, now_s: float) -> RouterQueue | None:
         if self._settings.router_url is None:

@@ -14,6 +14,7 @@ from tonnage_planner.capacity import capacity_of
 from tonnage_planner.hooks.serving import tls_of
 from tonnage_planner.ports import EndpointSource
 from tonnage_planner.settings import PlannerSettings
+from tonnage_runtime.access import OwnToken
 from tonnage_runtime.arguments import settings_file
 from tonnage_runtime.clock import SystemClock
 from tonnage_runtime.errors import SettingsError
@@ -46,6 +47,7 @@ async def run(settings: PlannerSettings) -> None:
         timeout_s=settings.scrape_timeout_s,
         body_limit_bytes=settings.scrape_body_limit_bytes,
         concurrency=settings.scrape_concurrency,
+        token=OwnToken(settings.api_token_file) if settings.api_token_file else None,
     )
     async with scraper:
         clock = SystemClock()

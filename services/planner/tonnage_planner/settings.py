@@ -112,6 +112,39 @@ class PolicySettings(Settings):
     """With `min_replicas` 0: the last replica goes after so long without a request."""
     retry_stuck_s: float = ScalingPolicy.retry_stuck_s
     """After replicas that do not start were given up, no more are asked for during this time."""
+    usd_per_late_request: float | None = Field(default=None, gt=0)
+    """What a request past its limit costs; with `usd_per_replica_hour` it says how many warm replicas pay."""
+
+
+class ClassSettings(Settings):
+    """One GPU class of a family."""
+
+    pool: str
+    """The pool of its endpoints, such as a ModelServer's name."""
+    gpu: str
+    """The GPU of a replica: catalogue name or GpuProfile file."""
+    tp: int = Field(default=1, ge=1, le=64)
+    """GPUs a replica."""
+    usd_per_hour: float = Field(gt=0)
+    """Price of a replica."""
+    most: int = Field(ge=0)
+    """Most replicas of this class."""
+
+
+class FamilySettings(PolicySettings):
+    """Pools of one model on several GPU classes; limits and targets are in replicas of the first class."""
+
+    classes: tuple[ClassSettings, ...] = Field(min_length=1)
+    """The classes; the first is the one that the others are compared with."""
+
+
+class PairSettings(Settings):
+    """The prefill and the decode pool of one model; each has its own policy in `pools`."""
+
+    prefill: str
+    """The pool that computes prompts."""
+    decode: str
+    """The pool that generates tokens."""
 
 
 class PlannerSettings(Settings):
@@ -121,6 +154,11 @@ class PlannerSettings(Settings):
     """Address to listen on."""
     port: int = Field(default=8090, ge=0, le=65535)
     """Port of the API, health and metrics; 0 takes a free one."""
+    access_file: Path | None = None
+    """File of SHA-256 hashes of bearer tokens, one a line, read again when it changes: the API then needs one of them,
+    but for health, readiness and metrics."""
+    api_token_file: Path | None = None
+    """File with the bearer token that the routers', agents' and cold-start services' own access files know."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least severe log line written."""
     drain_timeout_s: float = Field(default=5.0, gt=0)
@@ -187,6 +225,11 @@ class PlannerSettings(Settings):
     """The policy of every pool that has none of its own."""
     pools: dict[str, PolicySettings] = Field(default_factory=dict)
     """Policies by pool; fields not given are taken from `policy`."""
+    families: dict[str, FamilySettings] = Field(default_factory=dict)
+    """Models that run on several GPU classes, by the name the router's queue has: cheapest feasible class first,
+    dearest released first."""
+    pairs: dict[str, PairSettings] = Field(default_factory=dict)
+    """Prefill and decode pools that are scaled together, by name."""
 
     @model_validator(mode="before")
     @classmethod
@@ -201,7 +244,15 @@ class PlannerSettings(Settings):
 
     def policy_of(self, pool: str) -> ScalingPolicy:
         """The pool's policy; raises `SettingsError` when its numbers contradict each other."""
-        own = self.pools.get(pool)
+        return self._policy(pool, self.pools.get(pool))
+
+    def family_policy(self, name: str) -> ScalingPolicy:
+        """A family's policy, its price the first class's; raises `SettingsError`."""
+        own = self.families[name]
+        priced = own.model_copy(update={"usd_per_replica_hour": own.classes[0].usd_per_hour})
+        return self._policy(name, priced)
+
+    def _policy(self, pool: str, own: PolicySettings | None) -> ScalingPolicy:
         merged = self.policy.model_dump() | (own.model_dump(exclude_unset=True) if own else {})
         known = {field.name for field in fields(ScalingPolicy)}
         try:

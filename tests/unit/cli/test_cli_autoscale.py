@@ -37,9 +37,31 @@ def test_equal_seeds_give_equal_reports(capsys: pytest.CaptureFixture[str]) -> N
     assert reports[0] == reports[1]
 
 
+def test_warm_replicas_and_gpu_classes_are_priced(capsys: pytest.CaptureFixture[str]) -> None:
+    priced = ["--usd-per-hour", "2.9", "--usd-per-late", "0.01", "--gpu-class", "L40S", "0.6", "8"]
+    run(["autoscale", *SMALL, *priced, "--json"])
+    assert json.loads(capsys.readouterr().out)["warm"] is None, "no forecast was held against what came yet"
+    surge = str(Path(TRACE).with_name("azure_surge.csv"))
+    run(["autoscale", surge, *priced, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    warm, classes = document["warm"], document["classes"]
+    assert [one["idle_usd_per_hour"] for one in warm["choices"]] == [2.9 * one["replicas"] for one in warm["choices"]]
+    assert warm["replicas"] >= 0
+    assert set(classes["replica_hours"]) == {"H100-SXM-80GB", "L40S"}
+    assert classes["unplaced_load_hours"] == 0
+    assert 0 < classes["usd"] <= classes["usd_first_class_only"] * 1.5
+    run(["autoscale", surge, *priced])
+    said = capsys.readouterr().out
+    assert "Warm replicas" in said
+    assert "GPU classes" in said
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--gpu-class", "L40S", "0.6", "8"], "--usd-per-hour"),
+        (["--usd-per-hour", "3", "--gpu-class", "abacus", "0.6", "8"], "abacus"),
+        (["--usd-per-hour", "3", "--gpu-class", "H100-SXM-80GB", "0.6", "8"], "twice"),
         (["--start-s", "240", "90"], "shorter time first"),
         (["--initial", "9", "--max-replicas", "6"], "--initial"),
         (["--policy", "magic"], "magic"),

@@ -173,6 +173,7 @@ def _full_ratio(one: Observation, cost: ReplicaCost, mix: Mix, correction: float
     out = one.rates_per_s.get("generation_tokens") or 0.0
     modelled = tokens * (cost.token_s + prompt / 2 * cost.pair_s)
     modelled += out * (cost.token_s + (prompt + output / 2) * cost.kv_s)
+    modelled /= one.speed
     if modelled <= 0.05:
         return None
     queued_s = one.queued_before * cost.prefill_s(prompt) * correction

@@ -57,3 +57,13 @@ def pair_targets(
 
 def _ceil(value: float) -> int:
     return math.ceil(value - 1e-9)
+
+
+def coupled(prefill: int, decode: int, needs: PairTargets | None) -> tuple[int, int]:
+    """Both own targets, none below what the other pool sends it (`needs`; None: not known), none alone at zero."""
+    if needs is not None and needs.prefill:
+        prefill, decode = max(prefill, needs.prefill), max(decode, needs.decode)
+    if not prefill or not decode:
+        both = min(1, max(prefill, decode))
+        prefill, decode = max(prefill, both), max(decode, both)
+    return prefill, decode

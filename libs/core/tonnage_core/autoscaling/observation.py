@@ -166,6 +166,8 @@ class Observation:
     """From its joining the list to its first good reading; None when it has not started under our eyes."""
     ttft_rates: Mapping[float, float | None] = field(default_factory=dict)
     """First tokens a second by upper bound of TTFT in seconds, cumulative; infinity is all of them."""
+    speed: float = 1.0
+    """What it carries, in replicas of the pool's reference: other than 1 where a pool has several GPU classes."""
 
     def value(self, signal: Signal) -> float | None:
         """The signal when it is fresh and was sent, else None."""

@@ -160,7 +160,7 @@ def _demand_need(
     policy: ScalingPolicy,
     capacity: ReplicaCapacity,
 ) -> Need:
-    serving = max(1, sum(one.knowledge is Knowledge.FRESH for one in seen))
+    serving = max(1.0, sum(one.speed for one in seen if one.knowledge is Knowledge.FRESH))
     wait_s = demand.backlog_s / serving
     extra = demand.backlog_s / horizon_s if wait_s > TOLERATED_WAIT * capacity.slo_ttft_s else 0.0
     load = said.upper + extra
@@ -176,11 +176,11 @@ def _slo_need(share: float | None, seen: Sequence[Observation], policy: ScalingP
     limit = policy.slo_miss_share
     if share is None:
         return Need(Driver.SLO, None, None, None, limit)
-    serving = sum(one.knowledge is Knowledge.FRESH for one in seen)
-    pending = sum(one.knowledge is Knowledge.PENDING for one in seen)
+    serving = sum(one.speed for one in seen if one.knowledge is Knowledge.FRESH)
+    pending = sum(one.speed for one in seen if one.knowledge is Knowledge.PENDING)
     if share <= limit:
         return Need(Driver.SLO, 0, 0, share, limit)
-    wanted = serving + max(1, pending)
+    wanted = _ceil(serving + max(1, pending))
     return Need(Driver.SLO, wanted, wanted, share, limit)
 
 

@@ -5,6 +5,7 @@ imputed) and the load, with the margin, has fitted fewer replicas for the whole 
 target holds; after `unknown_hold_s` it becomes the larger of itself and `safe_replicas`. Every hold says why.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -39,6 +40,8 @@ class Code(StrEnum):
     UNSCHEDULABLE = "unschedulable"
     RATE_LIMITED = "rate_limited"
     IDLE = "idle"
+    GPU_CLASS = "gpu_class"
+    OTHER_POOL = "other_pool"
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ def _start(state: PoolState, observations: Sequence[Observation], now_s: float, 
     """The state with a target: the endpoints there are, kept for one window before the first scale-down."""
     if state.target is not None:
         return replace(state, target=policy.clamp(state.target))
-    target = policy.clamp(len(observations))
+    target = policy.clamp(math.ceil(sum(one.speed for one in observations) - 1e-9))
     return replace(state, target=target, changed_at_s=now_s, window=((now_s, target),))
 
 

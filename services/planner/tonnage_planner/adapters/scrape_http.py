@@ -10,14 +10,19 @@ import httpx
 
 from tonnage_core.autoscaling.observation import Outcome
 from tonnage_planner.ports import ScrapeError
+from tonnage_runtime.access import OwnToken
 
+OWN_APIS = ("/admin/", "/v1/gpus", "/v1/profiles", "/v1/probe", "/v1/cache", "/v1/stage")
 _HEADERS = {"accept": "text/plain;version=0.0.4", "accept-encoding": "identity", "user-agent": "tonnage-planner"}
 
 
 class HttpScraper:
     """A connection pool for scrapes; use as an async context manager."""
 
-    def __init__(self, *, timeout_s: float, body_limit_bytes: int, concurrency: int) -> None:
+    def __init__(
+        self, *, timeout_s: float, body_limit_bytes: int, concurrency: int, token: OwnToken | None = None
+    ) -> None:
+        self._token = token
         self._timeout_s = timeout_s
         self._limit = body_limit_bytes
         self._slots = asyncio.Semaphore(concurrency)
@@ -51,8 +56,9 @@ class HttpScraper:
 
     async def post(self, url: str) -> tuple[int, str]:
         """POST without a body: status and text, within the same deadline and size; raises `ScrapeError`."""
+        headers = self._headers(url)
         try:
-            async with asyncio.timeout(self._timeout_s), self._client.stream("POST", url) as response:
+            async with asyncio.timeout(self._timeout_s), self._client.stream("POST", url, headers=headers) as response:
                 return response.status_code, (await self._bounded(response)).decode("utf-8", "replace")
         except TimeoutError as error:
             raise ScrapeError(Outcome.TIMEOUT, f"no complete answer in {self._timeout_s:g} s") from error
@@ -74,8 +80,14 @@ class HttpScraper:
             raise ScrapeError(Outcome.UNREACHABLE, f"{parsed.host}: {error.strerror}") from error
         return sorted(str(parsed.copy_with(host=str(address[4][0]))) for address in found)
 
+    def _headers(self, url: str) -> dict[str, str]:
+        """Our token for the APIs of Tonnage's own parts; engines, which are asked for metrics alone, never see it."""
+        if self._token is None or not httpx.URL(url).path.startswith(OWN_APIS):
+            return {}
+        return {"authorization": self._token.header()}
+
     async def _body(self, url: str) -> bytes:
-        async with self._client.stream("GET", url) as response:
+        async with self._client.stream("GET", url, headers=self._headers(url)) as response:
             if response.status_code != 200:
                 raise ScrapeError(Outcome.HTTP_ERROR, f"HTTP status {response.status_code}")
             return await self._bounded(response)

@@ -5,7 +5,7 @@ SLO, or the one that comes nearest. Ours is run once, with its defaults.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tonnage_core.autoscaling.capacity import ReplicaCost, replica_cost
@@ -24,6 +24,8 @@ from tonnage_core.autoscaling.simulation.oracle import (
 )
 from tonnage_core.autoscaling.simulation.tonnage_scaler import TonnageScaler
 from tonnage_core.autoscaling.simulation.view import TargetScaler
+from tonnage_core.autoscaling.state_machine import Decision
+from tonnage_core.autoscaling.warm import WarmTable
 from tonnage_core.engine.batch import StepClock
 from tonnage_core.engine.types import EngineConfig
 from tonnage_core.errors import BadInputError
@@ -97,6 +99,10 @@ class Outcome:
     result: RunResult
     thresholds: tuple[float, ...] = ()
     tried: int = 1
+    warm: WarmTable | None = None
+    """Ours: what warm replicas would have cost and saved."""
+    decisions: tuple[tuple[float, Decision], ...] = ()
+    """Ours: every decision with its time, seconds."""
 
 
 def simulate(scenario: Scenario, scaler: Autoscaler) -> RunResult:
@@ -104,9 +110,13 @@ def simulate(scenario: Scenario, scaler: Autoscaler) -> RunResult:
     return run(scenario.jobs(), scaler, scenario.config(), scenario.starts())
 
 
-def run_ours(scenario: Scenario) -> Outcome:
-    """Tonnage's own decision, with defaults and the planner's cost of a request."""
-    return Outcome(OURS, simulate(scenario, TonnageScaler(default_policy(scenario))))
+def run_ours(scenario: Scenario, *, usd_per_hour: float | None = None, usd_per_miss: float | None = None) -> Outcome:
+    """Tonnage's own decision, with defaults and the planner's cost of a request. Prices of a replica and of a late
+    request change no decision: they are for what is said of a warm pool.
+    """
+    scaler = TonnageScaler(replace(default_policy(scenario), usd_per_replica_hour=usd_per_hour))
+    result = simulate(scenario, scaler)
+    return Outcome(OURS, result, warm=scaler.warm(usd_per_miss), decisions=tuple(scaler.decisions))
 
 
 def default_policy(scenario: Scenario) -> ScalingPolicy:

@@ -15,6 +15,7 @@ from tonnage_core.autoscaling.signals import RouterQueue
 from tonnage_core.autoscaling.simulation.fleet import Phase, Replica, SimulatedFleet
 from tonnage_core.autoscaling.simulation.lean_engine import Job
 from tonnage_core.autoscaling.state_machine import Decision, PoolState, decide
+from tonnage_core.autoscaling.warm import WarmTable, warm_table
 
 STALE_AFTER_S = 20.0
 START_GRACE_S = 600.0
@@ -31,6 +32,11 @@ class TonnageScaler:
         self._tracks: dict[str, Track] = {}
         self._late: dict[str, list[float]] = {}
         """First tokens and those in time, by replica."""
+
+    def warm(self, usd_per_miss: float | None) -> WarmTable | None:
+        """What warm replicas would have cost and saved on this trace; None before a forecast was held against it."""
+        last = self.decisions[-1][1].outlook if self.decisions else None
+        return None if last is None else warm_table(self._state.outlook.history, last, self._policy, usd_per_miss)
 
     def act(self, fleet: SimulatedFleet, now_s: float, starts: Iterator[float]) -> None:
         """Scrape, decide, scale."""

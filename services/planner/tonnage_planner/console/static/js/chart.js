@@ -41,7 +41,7 @@ export function chart({ title, note, series, x, y, limit, describe }) {
     across.ticks.map((v) => [s("line", { class: "tick", x1: across.place(v), x2: across.place(v), y1: T, y2: H - B }), s("text", { x: across.place(v), y: H - B + 17, "text-anchor": "middle" }, trim(v))]),
     s("text", { x: (L + W - R) / 2, y: H - 6, "text-anchor": "middle", class: "axis-label" }, x.label),
     s("text", { x: 13, y: (T + H - B) / 2, "text-anchor": "middle", transform: `rotate(-90 13 ${(T + H - B) / 2})`, class: "axis-label" }, y.label),
-    limit ? [s("line", { class: "limit", x1: L, x2: W - R, y1: up.place(limit.value), y2: up.place(limit.value) }), s("text", { class: "limit-label", x: W - R - 4, y: up.place(limit.value) - 5, "text-anchor": "end" }, limit.label)] : null,
+    limit ? [s("line", { class: "limit", x1: L, x2: W - R, y1: up.place(limit.value), y2: up.place(limit.value) }), s("text", { class: "limit-label", x: L + 6, y: up.place(limit.value) - 5 }, limit.label)] : null,
     marks);
   const legend = h("p", { class: "legend small" }, shown.map((one) => h("span", { class: "key" }, swatch(one), one.label)));
   return h("figure", { class: "card chart" }, caption, drawing, legend, tip);

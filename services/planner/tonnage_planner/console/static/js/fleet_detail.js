@@ -3,6 +3,7 @@ import { call } from "./api.js";
 import { announce, h, keyed, say } from "./dom.js";
 import { STATES, UNKNOWN, age, count, isKnown, share, whole } from "./format.js";
 
+const rate = (value) => (isKnown(value) ? `${count(value)}/s` : UNKNOWN);
 const unknown = (value) => (value === null || value === undefined || value === "" ? UNKNOWN : value);
 const FACTS = [
   ["State", (row) => [STATES[row.state]?.[1] ?? row.state, row.problem].filter(Boolean).join(": ")],
@@ -14,10 +15,10 @@ const FACTS = [
   ["Routers have there", (row) => `${count(row.in_flight)} requests, ${count(row.load_tokens)} tokens of work`],
   ["KV in use", (row) => share(row.kv_usage, 1)],
   ["Prefix hits", (row) => (row.hit_rate === null && isKnown(row.prompt_tok_s) ? "no prompt lately" : share(row.hit_rate, 1))],
-  ["Prompt tokens", (row) => `${count(row.prompt_tok_s)}/s`],
-  ["Output tokens", (row) => `${count(row.output_tok_s)}/s`],
-  ["Requests ended", (row) => `${count(row.requests_s)}/s`],
-  ["Preemptions", (row) => `${count(row.preemptions_s)}/s`],
+  ["Prompt tokens", (row) => rate(row.prompt_tok_s)],
+  ["Output tokens", (row) => rate(row.output_tok_s)],
+  ["Requests ended", (row) => rate(row.requests_s)],
+  ["Preemptions", (row) => rate(row.preemptions_s)],
   ["Sent, failed", (row) => `${whole(row.requests_total)}, ${whole(row.failures_total)}`],
   ["Breaker", (row) => unknown(row.breaker)],
   ["GPU", (row) => `${unknown(row.gpu)}, verdict ${unknown(row.verdict)}`],

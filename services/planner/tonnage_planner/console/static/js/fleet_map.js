@@ -21,14 +21,17 @@ function colour(part) {
 export function fleetMap(open) {
   const canvas = h("canvas", { class: "map", tabindex: 0, role: "img" });
   const tip = h("p", { class: "map-tip num", "aria-hidden": "true" });
-  const scale = h("div", { class: "map-scale small muted" });
+  const ramp = h("canvas", { class: "ramp", width: 120, height: 8, "aria-hidden": "true" }), low = h("span"), high = h("span");
+  const scale = h("div", { class: "map-scale small muted num" }, low, ramp, high);
+  const ink = ramp.getContext("2d");
+  for (let x = 0; x < 120; x += 1) { ink.fillStyle = colour(x / 119); ink.fillRect(x, 0, 1, 8); }
   const node = h("div", { class: "map-box" }, canvas, h("div", { class: "map-foot" }, tip, scale));
   let rows = [], metric = "kv_usage", size = 20, across = 1, active = -1, chosen = null, top = 1;
 
   const words = (row) => `${row.id}: ${OF[metric][2](OF[metric][1](row))} ${OF[metric][0]}, ${STATES[row.state]?.[1] ?? row.state}`;
 
   function draw() {
-    const width = node.clientWidth || 900, ratio = devicePixelRatio || 1;
+    const width = Math.max(200, (node.clientWidth || 900) - 32), ratio = devicePixelRatio || 1;
     size = rows.length > 2500 ? 10 : rows.length > 600 ? 15 : rows.length > 120 ? 22 : 40;
     across = Math.max(1, Math.floor(width / size));
     const height = Math.max(1, Math.ceil(rows.length / across)) * size;
@@ -50,7 +53,7 @@ export function fleetMap(open) {
     });
     const known = rows.filter((row) => OF[metric][1](row) !== null).length;
     canvas.setAttribute("aria-label", `${rows.length} endpoints by ${OF[metric][0]}; ${known} known. Arrow keys move, Enter opens; the table has the same figures.`);
-    say(scale, `0 ${"▁▂▃▄▅▆▇"} ${share01 ? "100%" : count(top)} ${OF[metric][0]} · struck out: ${UNKNOWN} · crossed: down`);
+    say(low, `${OF[metric][0]}  0`); say(high, `${share01 ? "100%" : count(top)} · struck out: ${UNKNOWN} · crossed: down · framed: draining`);
   }
   const at = (event) => { const box = canvas.getBoundingClientRect(); const x = Math.floor((event.clientX - box.left) / size), y = Math.floor((event.clientY - box.top) / size); return x < across ? y * across + x : -1; };
   canvas.addEventListener("pointermove", (event) => { const row = rows[at(event)]; say(tip, row ? words(row) : ""); });

@@ -51,7 +51,7 @@ export function figures() {
     history(doc) { for (const tile of tiles) tile.line.update(doc.at, doc.series[tile.series] ?? []); },
     update(rows, doc, pool) {
       const sum = (field) => { const known = rows.filter((row) => isKnown(row[field])); return { known: known.length, value: known.length ? known.reduce((a, row) => a + row[field], 0) : null }; };
-      const part = (got) => (got.known < rows.length && got.known ? `of ${whole(got.known)} of ${whole(rows.length)} endpoints` : "");
+      const part = (got) => (got.known < rows.length && got.known ? `at ${whole(got.known)} of ${whole(rows.length)}` : "");
       const serving = rows.filter((row) => row.state === "serving").length;
       for (const tile of tiles) {
         if (tile.key === "serving") { show(tile, whole(serving), `of ${whole(rows.length)}`); continue; }
