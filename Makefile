@@ -7,7 +7,7 @@ TRACE ?= samples/mooncake_sample.jsonl
 FUZZ_S ?= 300
 UP_ARGS ?= --replay $(TRACE) --limit 200 --speed 10
 
-.PHONY: help up test lint bench e2e-vllm fuzz constraints clean
+.PHONY: help up test lint bench e2e-vllm fuzz chart constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -37,6 +37,10 @@ fuzz: $(VENV)/.dev ## coverage-guided fuzzing of every parser, FUZZ_S seconds a 
 	    mkdir -p .tonnage/fuzz/$$target && (cd .tonnage/fuzz/$$target && \
 	    $(CURDIR)/$(BIN)/python $(CURDIR)/tests/fuzz.py $$target -max_total_time=$(FUZZ_S) -max_len=4096 .) || exit 1; \
 	done
+
+chart: $(VENV)/.dev ## the chart's README and the settings in its schema, from their sources
+	$(BIN)/python deploy/helm/settings_schema.py deploy/helm/tonnage
+	$(BIN)/python deploy/helm/chart_readme.py deploy/helm/tonnage
 
 constraints: ## pin anew what a fresh environment with every extra resolves to
 	rm -rf $(VENV)-pins && $(PYTHON) -m venv $(VENV)-pins

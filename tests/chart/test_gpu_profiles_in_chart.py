@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 from helm_python.chart import Chart
-from yaml import safe_load_all
+from yaml import CSafeLoader, load_all
 
 from tonnage_gpu_agent.adapters.profile_kube import PROFILES
 from tonnage_gpu_agent.profile_object import ProbeHandled, profile_status
@@ -22,7 +22,8 @@ Object = dict[str, Any]
 def render(values: Object) -> dict[str, Object]:
     with Chart.load(CHART) as chart:
         manifests = chart.render(values, name="demo", namespace="fleet")
-    documents = [d for path, text in manifests.items() if path.endswith(".yaml") for d in safe_load_all(text) if d]
+    texts = [text for path, text in manifests.items() if path.endswith(".yaml")]
+    documents = [d for text in texts for d in load_all(text, Loader=CSafeLoader) if d]
     return {f"{d['kind']} {d['metadata']['name'].rpartition('-')[2]}": d for d in documents}
 
 
@@ -80,7 +81,7 @@ def test_the_definition_takes_a_gpu_that_was_never_measured_and_refuses_a_verdic
 def test_the_role_is_reading_creating_and_the_status_alone() -> None:
     objects = render(ON)
     assert objects["ClusterRole agent"]["rules"] == [
-        {"apiGroups": ["tonnage.dev"], "resources": ["gpuprofiles"], "verbs": ["get", "list", "watch", "create"]},
+        {"apiGroups": ["tonnage.dev"], "resources": ["gpuprofiles"], "verbs": ["list", "watch", "create"]},
         {"apiGroups": ["tonnage.dev"], "resources": ["gpuprofiles/status"], "verbs": ["patch"]},
     ]
     binding = objects["ClusterRoleBinding agent"]

@@ -31,7 +31,8 @@ CACHE = {"uri": "s3://m", "nodeSelector": {"pool": "gpu"}, "prePullImages": ["x:
 def render(**operator: Any) -> dict[str, Object]:
     with Chart.load(CHART) as chart:
         made = chart.render({"operator": {"enabled": True, **operator}}, name="demo", namespace="fleet")
-    documents = [d for path, text in made.items() if path.endswith(".yaml") for d in yaml.safe_load_all(text) if d]
+    texts = [text for path, text in made.items() if path.endswith(".yaml")]
+    documents = [d for text in texts for d in yaml.load_all(text, yaml.CSafeLoader) if d]
     return {f"{d['kind']} {d['metadata']['name']}": d for d in documents}
 
 
@@ -98,34 +99,6 @@ def test_definitions_stay_and_the_model_server_scales() -> None:
         "statusReplicasPath": ".status.replicas",
         "labelSelectorPath": ".status.selector",
     }
-
-
-def test_rights_are_those_of_the_kinds_that_are_written() -> None:
-    def rights(**operator: Any) -> dict[str, set[str]]:
-        found: dict[str, set[str]] = {}
-        for rule in render(**operator)["ClusterRole fleet-demo-tonnage-operator"]["rules"]:
-            for group in rule["apiGroups"]:
-                for resource in rule["resources"]:
-                    found.setdefault(f"{group}/{resource}", set()).update(rule["verbs"])
-        return found
-
-    made = rights()
-    whole = {"get", "list", "watch", "create", "patch", "delete"}
-    for kind in (
-        kinds.DEPLOYMENTS,
-        kinds.SERVICES,
-        kinds.BUDGETS,
-        kinds.POLICIES,
-        kinds.AUTOSCALERS,
-        kinds.DAEMON_SETS,
-    ):
-        assert made[f"{kind.group}/{kind.plural}"] == whole
-    assert made["/pods"] == {"list", "watch", "patch"}
-    assert made["tonnage.dev/modelservers"] == {"get", "list", "watch"}
-    assert made["tonnage.dev/loraadapters"] == {"get", "list", "watch", "patch"}
-    assert not any("*" in verbs or "secrets" in name for name, verbs in made.items())
-    assert "keda.sh/scaledobjects" not in made
-    assert "keda.sh/scaledobjects" in rights(scalerAddress="planner:9091")
 
 
 def test_marks_and_finalizers_go_before_the_release_does() -> None:

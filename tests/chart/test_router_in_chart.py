@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from helm_python.chart import Chart
-from yaml import safe_load_all
+from yaml import CSafeLoader, load_all
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "tonnage"
@@ -15,7 +15,8 @@ Object = dict[str, Any]
 def render(values: Object) -> dict[str, Object]:
     with Chart.load(CHART) as chart:
         manifests = chart.render(values, name="demo", namespace="fleet")
-    documents = [d for path, text in manifests.items() if path.endswith(".yaml") for d in safe_load_all(text) if d]
+    texts = [text for path, text in manifests.items() if path.endswith(".yaml")]
+    documents = [d for text in texts for d in load_all(text, Loader=CSafeLoader) if d]
     return {f"{d['kind']} {d['metadata']['name'].rpartition('-')[2]}": d for d in documents}
 
 

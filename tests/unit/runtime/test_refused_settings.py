@@ -40,3 +40,7 @@ def test_services_that_run_beside_each_other_have_ports_of_their_own_and_stay_on
     ports = [cls.model_fields["port"].default for cls in beside]
     assert len(set(ports)) == len(ports)
     assert {cls.model_fields["host"].default for cls in beside} == {"127.0.0.1"}
+
+
+def test_an_empty_text_is_empty_and_not_missing() -> None:
+    assert load_settings(AgentSettings, "agent", {"TONNAGE_AGENT_NODE": ""}).node == ""
