@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from tonnage_core.benchmarking.arrivals import Arrivals
-from tonnage_core.benchmarking.lengths import Lengths, parse_lengths, resampled
+from tonnage_core.benchmarking.lengths import Lengths, parse_lengths, resampled, usage_log
 from tonnage_core.benchmarking.workload import Mix, PrefixTree, RequestClass, Sessions
 from tonnage_core.errors import BadInputError
 from tonnage_core.slo import Slo
@@ -129,12 +129,22 @@ def _mix(given: dict[str, Any]) -> Mix:
 
 def _classes(given: dict[str, Any]) -> tuple[RequestClass, ...]:
     if given["lengths_from"] is not None:
-        logged = _trace(given["lengths_from"], None)
-        prompts, outputs = [each.input_length for each in logged], [each.output_length for each in logged]
-        return (RequestClass("all", 1.0, resampled(prompts), resampled(outputs)),)
+        return (RequestClass("all", 1.0, *_logged(given["lengths_from"])),)
     if not given["classes"]:
         return (RequestClass("all", 1.0, parse_lengths(given["input_tokens"]), parse_lengths(given["output_tokens"])),)
     return tuple(_class(text) for text in given["classes"])
+
+
+def _logged(path: Path) -> tuple[Lengths, Lengths]:
+    """Lengths of a log of usage, else of a trace."""
+    try:
+        found = usage_log(path.read_bytes(), path.name)
+    except OSError as error:
+        raise BadInputError(f"--lengths-from {path}: cannot be read: {error.strerror}") from error
+    if found is not None:
+        return found
+    traced = _trace(path, None)
+    return resampled([each.input_length for each in traced]), resampled([each.output_length for each in traced])
 
 
 def _class(text: str) -> RequestClass:

@@ -5,6 +5,7 @@ A sample that is missing is left out, never zero; an engine that never answers i
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ COUNTERS = {
     "prefix_hit_tokens": "vllm:prefix_cache_hits_total",
     "generation_tokens": "vllm:generation_tokens_total",
 }
+FLAGS = "vllm:cache_config_info"
+"""The series whose labels are the engine's cache settings: block size, blocks, memory share, prefix caching."""
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _LARGEST = ("kv_usage", "sm_clock_hz")
 
 
@@ -37,10 +41,14 @@ class EngineLog:
     """Samples by URL: seconds from the watch's start and the values found."""
 
     samples: dict[str, list[tuple[float, dict[str, float]]]] = field(default_factory=dict)
+    flags: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """Per URL: mean and peak of each gauge, growth of each counter; null where it never said."""
-        return {url: _summary(found) if found else None for url, found in self.samples.items()}
+        """Per URL: mean and peak of each gauge, growth of each counter, its flags; null where it never said."""
+        return {
+            url: _summary(found) | {"flags": self.flags.get(url)} if found else None
+            for url, found in self.samples.items()
+        }
 
 
 @asynccontextmanager
@@ -77,6 +85,14 @@ def read_metrics(text: str) -> dict[str, float]:
     return found
 
 
+def read_flags(text: str) -> dict[str, str]:
+    """The engine's settings as its metrics tell them, those that are None left out; empty when they do not."""
+    for line in text.splitlines():
+        if line.startswith(FLAGS + "{"):
+            return {name: value for name, value in _LABEL.findall(line) if value != "None" and name != "engine"}
+    return {}
+
+
 async def _repeat(log: EngineLog, headers: Headers, start: float, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
@@ -87,7 +103,10 @@ async def _sample(log: EngineLog, headers: Headers, start: float) -> None:
     for url, samples in log.samples.items():
         with contextlib.suppress(TargetError):
             answer = await ask(parse_target(url), "/metrics", headers=headers, timeout_s=5.0)
-            values = read_metrics(answer.body.decode("utf-8", "replace")) if answer.status == 200 else {}
+            text = answer.body.decode("utf-8", "replace") if answer.status == 200 else ""
+            values = read_metrics(text)
+            if url not in log.flags and (flags := read_flags(text)):
+                log.flags[url] = flags
             if values:
                 samples.append((round(perf_counter() - start, 3), values))
 

@@ -11,7 +11,7 @@ import pytest
 from tonnage_cli.main import run
 from tonnage_core.errors import BadInputError
 from tonnage_loadgen.accuracy_tasks import read_tasks
-from tonnage_loadgen.engine_watch import read_metrics
+from tonnage_loadgen.engine_watch import read_flags, read_metrics
 from tonnage_loadgen.paced_mock import Pace, PacedMock
 
 
@@ -108,3 +108,15 @@ def test_metrics_of_engines_and_agents_are_read_and_the_rest_is_left() -> None:
         "other_total 4\nvllm:num_preemptions_total oops\n"
     )
     assert read_metrics(text) == {"running": 5.0, "kv_usage": 0.5, "sm_clock_hz": 1.98e9}
+
+
+def test_the_engine_s_flags_are_read_from_its_metrics() -> None:
+    line = (
+        'vllm:cache_config_info{block_size="32",engine="0",swa="None",layers="a\\"b",enable_prefix_caching="True"} 1.0'
+    )
+    assert read_flags(f"# TYPE x gauge\n{line}\n") == {
+        "block_size": "32",
+        "layers": 'a\\"b',
+        "enable_prefix_caching": "True",
+    }
+    assert read_flags("vllm:num_requests_running 1\n") == {}

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tonnage_core.benchmarking.lengths import parse_lengths, resampled
+from tonnage_core.benchmarking.lengths import Lengths, parse_lengths, resampled, usage_log
 from tonnage_core.benchmarking.workload import (
     BLOCK,
     Mix,
@@ -126,3 +126,25 @@ def test_a_trace_keeps_its_requests_and_takes_the_mix() -> None:
 def test_a_mix_that_is_none_is_refused(given: dict[str, object], says: str) -> None:
     with pytest.raises(BadInputError, match=says):
         Mix(**{"classes": SMALL, **given})  # type: ignore[arg-type]
+
+
+def test_lengths_come_from_a_log_of_usage_and_its_bad_line_is_named() -> None:
+    log = b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3}}\n\n{"input_tokens": 9, "output_tokens": 4}\n'
+    found = usage_log(log, "log")
+    assert found is not None
+    assert (found[0].numbers, found[1].numbers) == ((7.0, 9.0), (3.0, 4.0))
+    assert usage_log(b'{"timestamp": 0, "input_length": 5, "output_length": 2}\n', "trace") is None
+    for bad in (b"nonsense", b'{"usage": {"prompt_tokens": 0, "completion_tokens": 3}}', b'{"usage": 3}'):
+        with pytest.raises(BadInputError, match="line 4"):
+            usage_log(log + bad, "log")
+
+
+def test_runs_of_different_seeds_share_no_block() -> None:
+    tree = PrefixTree(128, depth=2, branching=2)
+    lengths = Lengths("constant", (200.0,))
+    mix = Mix((RequestClass("all", 1.0, lengths, lengths),), prefix=tree)
+    runs = [
+        {block for each in plan_requests(mix, [0.0, 1.0, 2.0], Random(seed)) for block in each.request.hash_ids}
+        for seed in (1, 2)
+    ]
+    assert not runs[0] & runs[1]

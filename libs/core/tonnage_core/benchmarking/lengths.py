@@ -4,6 +4,7 @@ Written `constant:512`, `uniform:100-900`, `lognormal:1200,9000` (p50, p99), `hi
 (tokens=share).
 """
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,6 +63,42 @@ def resampled(lengths: Sequence[int]) -> Lengths:
     if not lengths:
         raise BadInputError("no length to draw from: the log is empty")
     return Lengths("sample", tuple(float(each) for each in lengths))
+
+
+def usage_log(data: bytes, name: str) -> tuple[Lengths, Lengths] | None:
+    """Prompt and output lengths of a log of usage: JSON lines with `prompt_tokens` and `completion_tokens` (or
+    `input_tokens` and `output_tokens`), on the line itself or in its `usage`, as OpenAI endpoints answer them.
+
+    None when the first line is no such object. Raises `BadInputError` with the number of a later line that is none.
+    """
+    pairs: list[tuple[int, int]] = []
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line.strip():
+            continue
+        found = _usage(line)
+        if found is None:
+            if not pairs:
+                return None
+            raise BadInputError(
+                f"{name}: line {number} has no prompt_tokens and completion_tokens from 1 to {MAX_TOKENS}"
+            )
+        pairs.append(found)
+    return (resampled([a for a, _ in pairs]), resampled([b for _, b in pairs])) if pairs else None
+
+
+def _usage(line: bytes) -> tuple[int, int] | None:
+    try:
+        given = json.loads(line)
+    except ValueError:
+        return None
+    inner = given.get("usage", given) if isinstance(given, dict) else None
+    if not isinstance(inner, dict):
+        return None
+    prompt = inner.get("prompt_tokens", inner.get("input_tokens"))
+    output = inner.get("completion_tokens", inner.get("output_tokens"))
+    if type(prompt) is not int or type(output) is not int:
+        return None
+    return (prompt, output) if 0 < prompt <= MAX_TOKENS and 0 < output <= MAX_TOKENS else None
 
 
 def _parsed(kind: str, rest: str) -> Lengths:
