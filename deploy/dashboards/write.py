@@ -6,8 +6,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from boards_autoscaling import AUTOSCALING
 from boards_fleet import FLEET
-from boards_nodes import AUTOSCALING, COLDSTART, GPUS
+from boards_nodes import COLDSTART, GPUS
 from boards_planner import PLANNER
 from boards_router import ROUTER
 from grafana import document

@@ -3,6 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tonnage_core.autoscaling.writers import Writer
+from tonnage_operator.kinds import CUSTOM
 from tonnage_runtime.metrics import LATENCY_BUCKETS_S
 
 
@@ -66,5 +67,8 @@ class OperatorMetrics:
             ["kind"],
             registry=registry,
         )
+        for kind in CUSTOM:
+            self.reconciles.labels(kind.plural, "ok")
+            self.given_up.labels(kind.kind)
         for writer in Writer:
             self.conflicts.labels(writer.value).set(0)

@@ -95,23 +95,23 @@ def start(stack: contextlib.ExitStack, part: str, module: str, folder: Path, **s
     return address
 
 
-def rendered(ending: str, values: Mapping[str, Any] | None = None) -> dict[str, str]:
+def rendered(ending: str, **values: Any) -> dict[str, str]:
     """The data of the chart's ConfigMap in the manifest that ends so, with every part of these tests on."""
     asked = {
         "metrics": {"scrapeConfig": {"enabled": True}, "rules": {"configMap": {"enabled": True}}, "interval": "1s"},
         "endpoints": [{"url": "http://engine-0:8000", "model": "m"}],
     }
     with Chart.load(CHART) as chart:
-        manifests = chart.render({**asked, **(values or {})}, name="demo", namespace="fleet")
+        manifests = chart.render({**asked, **values}, name="demo", namespace="fleet")
     (text,) = (text for path, text in manifests.items() if path.endswith(ending))
     documents = [document for document in yaml.safe_load_all(text) if document]
     data: dict[str, str] = documents[0]["data"]
     return data
 
 
-def chart_scrape_config() -> dict[str, Any]:
+def chart_scrape_config(**values: Any) -> dict[str, Any]:
     """`prometheus-scrape.yaml` of the rendered chart."""
-    config: dict[str, Any] = yaml.safe_load(rendered("scrape-configmap.yaml")["prometheus-scrape.yaml"])
+    config: dict[str, Any] = yaml.safe_load(rendered("scrape-configmap.yaml", **values)["prometheus-scrape.yaml"])
     return config
 
 

@@ -41,6 +41,10 @@ MODEL = "meta-llama/Llama-3.1-8B"
 GPU = "H200-SXM-141GB"
 MEASURED = ROOT / "benchmarks" / "results" / "2026-11-29-h200-probe-full-run1.json"
 FAKE_UUID = "GPU-00000000-0000-0000-0000-000000000000"
+NO_CLUSTER = """
+{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: k, cluster: {server: "http://127.0.0.1:9"}}],
+ contexts: [{name: c, context: {cluster: k, user: u}}], users: [{name: u, user: {token: x}}]}
+"""
 XID = "6,1,1,-;NVRM: Xid (PCI:0000:10:00): 79, pid=1, name=python, GPU has fallen off the bus.\n"
 
 
@@ -116,11 +120,11 @@ def host(url: str) -> str:
     return url.removeprefix("http://")
 
 
-def services(urls: dict[str, Any], tenants_admin: str) -> list[Service]:
+def services(urls: dict[str, Any], tenants_admin: str, operator: str) -> list[Service]:
     parts = {"router": "admin", "planner": "planner", "agent": "agent", "coldstart": "coldstart"}
     found = [Service(f"tonnage-{part}", host(urls[name])) for part, name in parts.items()]
     found += [Service("tonnage-engines", host(url)) for url in urls["engines"]]
-    return [*found, Service("tonnage-router", tenants_admin)]
+    return [*found, Service("tonnage-router", tenants_admin), Service("tonnage-operator", operator)]
 
 
 def start_tenants_router(stack: contextlib.ExitStack, folder: Path, urls: dict[str, Any]) -> tuple[str, str]:
@@ -145,6 +149,12 @@ def start_tenants_router(stack: contextlib.ExitStack, folder: Path, urls: dict[s
     return f"http://127.0.0.1:{port}", admin
 
 
+def start_operator(stack: contextlib.ExitStack, folder: Path) -> str:
+    """An operator that cannot reach its cluster: it says so in its metrics, and acts on nothing."""
+    (folder / "kubeconfig").write_text(NO_CLUSTER)
+    return start(stack, "operator", "tonnage_operator.main", folder, KUBECONFIG=str(folder / "kubeconfig"))
+
+
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("sight")
@@ -155,11 +165,13 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     command = [sys.executable, "-c", "from tonnage_cli.main import main; main()", *arguments]
     with contextlib.ExitStack() as stack:
         up = stack.enter_context(running(command, environment(folder), folder / "up.log", cwd=folder))
-        wait_for("the fleet's URLs", lambda: (folder / "urls.json").exists() or up.poll() is not None)
+        wait_for("the fleet's URLs", lambda: (folder / "urls.json").exists() or up.poll() is not None, 180)
         assert up.poll() is None, (folder / "up.log").read_text()
         urls = json.loads((folder / "urls.json").read_text())
         tenants_router, tenants_admin = start_tenants_router(stack, folder, urls)
-        config = on_loopback(chart_scrape_config(), services(urls, tenants_admin), cluster="here", namespace="fleet")
+        operator = start_operator(stack, folder)
+        asked = chart_scrape_config(operator={"enabled": True})
+        config = on_loopback(asked, services(urls, tenants_admin, operator), cluster="here", namespace="fleet")
         for name, text in rendered("rules.yaml").items():
             (folder / name).write_text(text)
         config |= {
