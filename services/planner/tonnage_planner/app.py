@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.routing import Match, Route
 
 from tonnage_core.errors import TonnageError
-from tonnage_planner.body_limit import BodyLimit
 from tonnage_planner.console.routes import Around, Console
 from tonnage_planner.documents import (
     EndpointDocument,
@@ -38,6 +37,7 @@ from tonnage_planner.predict import PredictAnswer, PredictQuestion, predict_answ
 from tonnage_planner.saved_states import SavedStates
 from tonnage_planner.settings import PlannerSettings
 from tonnage_planner.watch import Watch
+from tonnage_runtime.body_limit import BodyLimit
 from tonnage_runtime.clock import Clock, ScaledClock
 from tonnage_runtime.http_app import build_base_app
 from tonnage_runtime.memory_store import MemoryStore
