@@ -40,7 +40,7 @@ expect.set_options(timeout=WAIT_MS)
 
 @dataclass
 class World:
-    """What a staged planner sees: answers by URL (text, or a document), everything else is unreachable."""
+    """What a staged planner sees: answers by URL (text, a document, or what makes one); all else is unreachable."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     posts: list[str] = field(default_factory=list)
@@ -50,7 +50,8 @@ class World:
         found = None if self.down else self.answers.get(url.split("?")[0])
         if found is None:
             raise ScrapeError(Outcome.UNREACHABLE, "connection refused")
-        return found if isinstance(found, str) else json.dumps(found)
+        made = found() if callable(found) else found
+        return made if isinstance(made, str) else json.dumps(made)
 
     async def addresses(self, url: str) -> Sequence[str]:
         return (url,)
@@ -61,13 +62,14 @@ class World:
 
 
 def engine_metrics(number: int) -> str:
-    """An engine's page; every seventh is idle, its load by its number."""
+    """An engine's page: its load by its number, counters that go on (a page that stands still is not believed)."""
+    made = time.monotonic()
     running = 0 if number % 7 == 0 else number % 40
     return (
         f"vllm:num_requests_running {running}\nvllm:num_requests_waiting {number % 5}\n"
-        f"vllm:kv_cache_usage_perc {(number * 37 % 100) / 100}\nvllm:prompt_tokens_total {number * 1000}\n"
-        f"vllm:generation_tokens_total {number * 100}\n"
-        f"vllm:prefix_cache_queries_total {number * 1000}\nvllm:prefix_cache_hits_total {number * 400}\n"
+        f"vllm:kv_cache_usage_perc {(number * 37 % 100) / 100}\nvllm:prompt_tokens_total {number * 1000 + 9 * made}\n"
+        f"vllm:generation_tokens_total {number * 100 + made}\n"
+        f"vllm:prefix_cache_queries_total {9 * made}\nvllm:prefix_cache_hits_total {number % 10 * made}\n"
     )
 
 

@@ -1,5 +1,6 @@
 """The console in a real browser over staged worlds: empty, at a thousand endpoints, a part down, hostile names."""
 
+import functools
 import hashlib
 import re
 from typing import Any
@@ -52,7 +53,7 @@ def big_world(engines: int) -> tuple[World, list[EndpointSettings]]:
             EndpointSettings(url=url, model="org/model", pool=f"pool-{number % 2}", gpu_profile=f"n1/{number % 8}")
         )
         if number < engines - 1:
-            world.answers[f"{url}/metrics"] = engine_metrics(number)
+            world.answers[f"{url}/metrics"] = functools.partial(engine_metrics, number)
         down = number % 100 == 42
         rows.append(routed(url, number, draining=number % 50 == 7, healthy=not down, problem="503" if down else None))
     rows[-1] |= {"healthy": None, "requests": None, "requests_total": None, "failures_total": None, "load_tokens": None}

@@ -47,7 +47,7 @@ export const WORDS = {
   kv_usage: "KV use", waiting: "waiting", running: "running", demand: "demand", slo: "SLO misses",
   uncached_prefix: "uncached prompt", token_load: "work in flight", prefill_interference: "prefill in the way",
   kv_utilisation: "KV use", adapter: "adapter", gpu_speed: "GPU speed", requests_in_flight: "requests in flight",
-  prefix: "cached prefix", load: "least load", only_candidate: "only candidate", home_overloaded: "home overloaded",
+  prefix: "cached prefix", load: "least load", only_candidate: "only candidate", home_overloaded: "home overloaded", content_home: "home of its content",
   round_robin: "round robin", power_of_two: "power of two", session: "session", consistent_hash: "hash",
 };
 export const word = (name) => WORDS[name] ?? (String(name ?? UNKNOWN).includes(".") ? String(name) : String(name ?? UNKNOWN).replaceAll("_", " "));

@@ -20,6 +20,8 @@ const ctx = {
     banner.hidden = false;
     tick();
   },
+  /** Nothing more is awaited: what is shown does not age. */
+  settled() { this.fresh = null; say(el("freshness"), ""); },
   navigate(to) { history.pushState(null, "", to); show(); },
   openToken,
 };

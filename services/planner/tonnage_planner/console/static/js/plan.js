@@ -51,7 +51,7 @@ export function mount(root, ctx) {
     }
   }
 
-  function end(message) { job.hidden = true; form.busy(false); form.wrong(message); hint.hidden = !message; }
+  function end(message) { ctx.settled(); job.hidden = true; form.busy(false); form.wrong(message); hint.hidden = !message; }
 
   function read() {
     const q = query(), spec = q.get("spec") ? unpack(q.get("spec")) : null;
@@ -60,7 +60,7 @@ export function mount(root, ctx) {
     if (id && id !== shown) follow(id);
     else if (!id) { turn += 1; shown = null; job.hidden = true; hint.hidden = false; result.replaceChildren(); form.busy(false); }
   }
-  call("console/catalogue").then((catalogue) => { form.names(catalogue); root.dataset.named = "true"; ctx.told(null); }, (error) => ctx.told(error));
+  call("console/catalogue").then((catalogue) => { form.names(catalogue); root.dataset.named = "true"; }, (error) => ctx.told(error));
   read();
   return { moved: read, leave() { turn += 1; } };
 }
