@@ -95,8 +95,8 @@ def start(stack: contextlib.ExitStack, part: str, module: str, folder: Path, **s
     return address
 
 
-def rendered(ending: str, **values: Any) -> dict[str, str]:
-    """The data of the chart's ConfigMap in the manifest that ends so, with every part of these tests on."""
+def rendered_objects(ending: str, **values: Any) -> list[dict[str, Any]]:
+    """The objects of the chart's template that ends so, with the parts of these tests on."""
     asked = {
         "metrics": {"scrapeConfig": {"enabled": True}, "rules": {"configMap": {"enabled": True}}, "interval": "1s"},
         "endpoints": [{"url": "http://engine-0:8000", "model": "m"}],
@@ -104,8 +104,13 @@ def rendered(ending: str, **values: Any) -> dict[str, str]:
     with Chart.load(CHART) as chart:
         manifests = chart.render({**asked, **values}, name="demo", namespace="fleet")
     (text,) = (text for path, text in manifests.items() if path.endswith(ending))
-    documents = [document for document in yaml.safe_load_all(text) if document]
-    data: dict[str, str] = documents[0]["data"]
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def rendered(ending: str, **values: Any) -> dict[str, str]:
+    """The data of the only ConfigMap in that template."""
+    (found,) = rendered_objects(ending, **values)
+    data: dict[str, str] = found["data"]
     return data
 
 

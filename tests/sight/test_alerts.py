@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.sight.chart_files import FILES, RUNBOOK_URL, RUNBOOKS, rules
-from tests.sight.loopback import needs_prometheus
+from tests.sight.loopback import needs_prometheus, rendered_objects
 
 CASES = sorted(Path(__file__).parent.glob("*alerts_test.yaml"))
 ABSENCE = {"TonnagePlannerGone", "TonnageRouterGone"}
@@ -77,3 +77,18 @@ def test_a_runbook_is_of_an_alert_and_says_what_to_do(page: Path) -> None:
 def test_only_alerts_of_absence_ask_what_is_not_there() -> None:
     asking = {rule["alert"] for rule in rules("alert") if re.search(r"absent|unless", rule["expr"])}
     assert asking == ABSENCE
+
+
+def test_the_chart_brings_the_rules_with_the_runbooks_where_it_was_told() -> None:
+    values = {
+        "prometheusRule": {"enabled": True},
+        "configMap": {"enabled": True},
+        "runbookUrl": "https://wiki.example/r",
+    }
+    files = {path.name: path.read_text() for path in sorted((FILES / "rules").glob("*.yaml"))}
+    moved = {name: yaml.safe_load(text.replace(RUNBOOK_URL, "https://wiki.example/r/")) for name, text in files.items()}
+    objects = rendered_objects("rules.yaml", metrics={"interval": "1s", "rules": values})
+    (config,) = (one for one in objects if one["kind"] == "ConfigMap")
+    assert {name: yaml.safe_load(text) for name, text in config["data"].items()} == moved
+    made = [one["spec"] for one in objects if one["kind"] == "PrometheusRule"]
+    assert made == list(moved.values())

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
+from helm_python.chart import Chart
 
 from tests.sight.chart_files import ROOT
+from tests.sight.loopback import CHART
 from tests.sight.promql import names
 from tests.sight.test_dashboards import exported
 from tonnage_cli.main import COMMANDS, root
@@ -49,3 +52,10 @@ def test_shown_commands_are_commands(page: Path) -> None:
             command = root.get_command(click.Context(root), words[0])
             assert command is not None
             command.make_context("tonnage " + words[0], words[1:], resilient_parsing=False)
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=identity)
+def test_shown_values_are_values_of_the_chart(page: Path) -> None:
+    for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), flags=re.S):
+        with Chart.load(CHART) as chart:
+            assert chart.render(yaml.safe_load(block), name="demo", namespace="tonnage")
