@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Response
@@ -42,10 +43,21 @@ class ClearBody(BaseModel):
 
 
 def build_app(
-    ports: ProberPorts, prober: Prober, registry: CollectorRegistry, version: str, lifespan: Lifespan | None = None
+    ports: ProberPorts,
+    prober: Prober,
+    registry: CollectorRegistry,
+    version: str,
+    lifespan: Lifespan | None = None,
+    access_file: Path | None = None,
 ) -> FastAPI:
     """The application; `lifespan` starts and stops what `main` owns."""
-    app = build_base_app("Tonnage GPU agent", registry, not_ready=ports.telemetry.not_ready, lifespan=lifespan)
+    app = build_base_app(
+        "Tonnage GPU agent",
+        registry,
+        not_ready=ports.telemetry.not_ready,
+        lifespan=lifespan,
+        access_file=access_file,
+    )
     app.add_middleware(BodyLimit, limit_bytes=MOST_BODY_BYTES)
     app.add_exception_handler(ProbeRefusedError, _refused)
     app.add_exception_handler(UnknownGpuError, _not_found)

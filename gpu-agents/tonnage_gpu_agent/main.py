@@ -117,7 +117,9 @@ def assemble(settings: AgentSettings, driver: GpuDriver, clock: Clock) -> Agent:
     metrics.sources.pods = lambda: attribution.uses
     metrics.sources.published = lambda uuid: _published(book, uuid)
     background = Background(ports, prober, attribution, KernelLog(settings.kernel_log, on_line), sync)
-    app = build_app(ports, prober, registry, version, lifespan=lambda app: _running(background))
+    app = build_app(
+        ports, prober, registry, version, lifespan=lambda app: _running(background), access_file=settings.access_file
+    )
     return Agent(app, ports, prober)
 
 

@@ -1,5 +1,6 @@
 """Settings of the GPU agent: environment variables `TONNAGE_AGENT_<FIELD>`."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -14,6 +15,9 @@ class AgentSettings(Settings):
     """Address to listen on."""
     port: int = Field(default=8091, ge=0, le=65535)
     """Port of the HTTP API and of /metrics."""
+    access_file: Path | None = None
+    """File of SHA-256 hashes of bearer tokens, one a line, read again when it changes: the API then needs one of them,
+    but for health, readiness and metrics."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least severe log line written."""
     node: str = ""

@@ -18,6 +18,7 @@ from tonnage_operator.adapters.planner_http import HttpPlanner
 from tonnage_operator.app import Ports, build_app
 from tonnage_operator.settings import OperatorSettings
 from tonnage_operator.uninstall import release
+from tonnage_runtime.access import OwnToken
 from tonnage_runtime.clock import SystemClock
 from tonnage_runtime.http_app import bind, serve
 from tonnage_runtime.kube import KubeClient, configuration
@@ -29,11 +30,13 @@ from tonnage_runtime.settings import load_settings
 def ports_of(settings: OperatorSettings) -> Ports:
     """The real adapters."""
     caller = Caller(settings.call_timeout_s)
+    token = OwnToken(settings.api_token_file) if settings.api_token_file else None
+    inside = Caller(settings.call_timeout_s, token)
     return Ports(
         login=lambda: configuration(settings.kubeconfig),
         engines=HttpEngines(caller),
-        coldstart=HttpColdstart(caller),
-        planner=HttpPlanner(caller, settings.planner_url),
+        coldstart=HttpColdstart(inside),
+        planner=HttpPlanner(inside, settings.planner_url),
         clock=SystemClock(),
         registry=new_registry(),
     )

@@ -1,5 +1,6 @@
 """What the operator can be told, by `TONNAGE_OPERATOR_<FIELD>` or a YAML file."""
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -38,6 +39,9 @@ class OperatorSettings(Settings):
     """Every resource is looked at this often without an event."""
     call_timeout_s: float = Field(default=5.0, gt=0)
     """Of a call to an engine, a planner or a cold-start service."""
+    api_token_file: Path | None = None
+    """File with the bearer token that the planner's and the cold-start services' access files know; engines are never
+    shown it."""
     planner_url: str | None = Field(default=None, pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")
     """The planner: targets in mode direct, and advice for warm pools."""
     scaler_address: str = ""

@@ -6,15 +6,17 @@ import errno
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry
 
+from tonnage_runtime.access import KnownTokens, TokenGate
 from tonnage_runtime.errors import ListenError, PortInUseError
 from tonnage_runtime.http_errors import ServiceApp
 from tonnage_runtime.metrics import exposition
@@ -32,14 +34,19 @@ def build_base_app(
     *,
     not_ready: NotReady = lambda: None,
     lifespan: Lifespan | None = None,
+    access_file: Path | None = None,
+    beside: Sequence[str] = (),
 ) -> FastAPI:
     """An app with `/healthz`, `/readyz` and `/metrics`.
 
+    With `access_file` (see `access.py`) everything but these three, and paths under `beside`, needs a token.
     `not_ready` returns None when the service can take work, else the reason, which `/readyz` sends with 503.
     `BadInputError` and what is not well formed answer 400, any other `TonnageError` 500, as `{"error": {"message",
     "type"}}`.
     """
     app = ServiceApp(title=title, version="1", lifespan=lifespan)
+    if access_file is not None:
+        app.add_middleware(TokenGate, tokens=KnownTokens(access_file), beside=beside)
 
     @app.get("/healthz", tags=["health"])
     async def healthz() -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 import urllib3
 
 from tonnage_core.errors import TonnageError
+from tonnage_runtime.access import OwnToken
 
 BODY_MOST = 8 << 20
 
@@ -21,7 +22,8 @@ class CallError(TonnageError):
 class Caller:
     """Calls with a time-out in seconds, for each of connect and read."""
 
-    def __init__(self, timeout_s: float = 5.0) -> None:
+    def __init__(self, timeout_s: float = 5.0, token: OwnToken | None = None) -> None:
+        self._token = token
         self._pool = urllib3.PoolManager(num_pools=64, retries=False)
         self._timeout_s = timeout_s
 
@@ -33,6 +35,8 @@ class Caller:
         """The body of a 2xx answer; `CallError` for any other."""
         sent = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if sent is not None else {}
+        if self._token is not None:
+            headers["Authorization"] = self._token.header()
         timeout = urllib3.Timeout(connect=self._timeout_s, read=timeout_s or self._timeout_s)
         try:
             answer = self._pool.request(

@@ -119,7 +119,14 @@ def build_app(settings: ColdstartSettings, ports: Ports) -> FastAPI:
         if member is not None:
             await asyncio.to_thread(member.close)
 
-    app = build_base_app("Tonnage cold start", ports.registry, not_ready=lambda: _not_ready(cache), lifespan=lifespan)
+    app = build_base_app(
+        "Tonnage cold start",
+        ports.registry,
+        not_ready=lambda: _not_ready(cache),
+        lifespan=lifespan,
+        access_file=settings.access_file,
+        beside=("/v1/manifests/", "/v1/chunks/"),  # nodes show the fleet's own token there
+    )
     app.add_exception_handler(UnknownJobError, not_found)
     app.add_exception_handler(NotCachedError, not_found)
     app.add_exception_handler(CacheError, _conflict)

@@ -15,6 +15,9 @@ class ColdstartSettings(Settings):
     """Address to listen on."""
     port: int = Field(default=8092, ge=0, le=65535)
     """Port to listen on; 0 takes any free one."""
+    access_file: Path | None = None
+    """File of SHA-256 hashes of bearer tokens, one a line, read again when it changes: the API then needs one of them,
+    but for health, readiness and metrics."""
     log_level: str = Field(default="INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
     """Least severe log line."""
     cache_dir: Path = Path("/var/lib/tonnage/cache")

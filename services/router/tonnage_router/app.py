@@ -16,7 +16,9 @@ VERSION = "0.1.0"
 
 def build_app(gateway: Gateway, registry: CollectorRegistry) -> FastAPI:
     """The admin application over a running gateway."""
-    app = build_base_app("Tonnage router admin", registry, not_ready=gateway.not_ready)
+    app = build_base_app(
+        "Tonnage router admin", registry, not_ready=gateway.not_ready, access_file=gateway.settings.access_file
+    )
 
     @app.get("/admin/endpoints", tags=["admin"])
     async def endpoints() -> Response:

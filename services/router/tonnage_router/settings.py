@@ -98,6 +98,9 @@ class RouterSettings(Settings):
     """Data port: the OpenAI API."""
     admin_port: int = Field(default=8001, ge=0, le=65535)
     """Admin port: health, metrics, explain."""
+    access_file: Path | None = None
+    """File of SHA-256 hashes of bearer tokens, one a line, read again when it changes: the admin API then needs one,
+    but for health, readiness and metrics."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     workers: int = Field(default=1, ge=1, le=64)
     """Processes that share the data port (SO_REUSEPORT); worker i has admin port `admin_port + i`."""
