@@ -30,6 +30,7 @@ from tonnage_loadgen.paced_mock import Pace, PacedMock
 SETTINGS = yaml.safe_load((Path(__file__).parent / "peers.yaml").read_text())
 PR_SET_CHILD_SUBREAPER = 36
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+FIGURES = ("ttft_ms", "tpot_ms", "ttft_p50_ms", "tpot_p50_ms", "cpu_s")
 Command = Callable[[argparse.Namespace, str, int, int, Path], list[str]]
 
 
@@ -88,29 +89,33 @@ def guidellm(given: argparse.Namespace, url: str, requests: int, seed: int, fold
 
 def of_tonnage(folder: Path) -> dict[str, Any]:
     found = json.loads((folder / "tonnage.json").read_text())
-    return _figures(found["requests"]["ok"], found["ttft_ms"]["mean"], found["tpot_ms"]["mean"])
+    first, gap = found["ttft_ms"], found["tpot_ms"]
+    return _figures(found["requests"]["ok"], first["mean"], gap["mean"], first["p50"], gap["p50"])
 
 
 def of_vllm(folder: Path) -> dict[str, Any]:
     found = json.loads((folder / "vllm.json").read_text())
-    return _figures(found["completed"], found["mean_ttft_ms"], found["mean_tpot_ms"])
+    means, middles = (tuple(found[f"{kind}_{name}_ms"] for name in ("ttft", "tpot")) for kind in ("mean", "median"))
+    return _figures(found["completed"], *means, *middles)
 
 
 def of_aiperf(folder: Path) -> dict[str, Any]:
     found = json.loads(next(folder.rglob("profile_export_aiperf.json")).read_text())
-    first, gap = found["time_to_first_token"]["avg"], found["inter_token_latency"]["avg"]
-    return _figures(int(found["request_count"]["avg"]), first, gap)
+    first, gap = found["time_to_first_token"], found["inter_token_latency"]
+    return _figures(int(found["request_count"]["avg"]), first["avg"], gap["avg"], first["p50"], gap["p50"])
 
 
 def of_guidellm(folder: Path) -> dict[str, Any]:
     metrics = json.loads((folder / "guidellm.json").read_text())["benchmarks"][0]["metrics"]
     first = metrics["time_to_first_token_ms"]["successful"]
     gap = metrics["inter_token_latency_ms"]["successful"]
-    return _figures(first["count"], first["mean"], gap["mean"])
+    return _figures(first["count"], first["mean"], gap["mean"], first["median"], gap["median"])
 
 
-def _figures(requests: int, ttft_ms: float, tpot_ms: float) -> dict[str, Any]:
-    return {"requests": requests, "ttft_ms": round(ttft_ms, 3), "tpot_ms": round(tpot_ms, 4)}
+def _figures(requests: int, ttft: float, tpot: float, ttft_p50: float, tpot_p50: float) -> dict[str, Any]:
+    """Means and medians in ms: on a busy machine the former hold its pauses."""
+    found = {"ttft_ms": ttft, "tpot_ms": tpot, "ttft_p50_ms": ttft_p50, "tpot_p50_ms": tpot_p50}
+    return {"requests": requests} | {name: round(value, 3) for name, value in found.items()}
 
 
 TOOLS: dict[str, tuple[Command, Callable[[Path], dict[str, Any]]]] = {
@@ -171,12 +176,14 @@ def version(name: str, given: argparse.Namespace) -> str:
 
 def summary(runs: list[dict[str, Any]], few: dict[str, Any]) -> dict[str, Any]:
     pace = SETTINGS["pace"]
-    middle = {name: statistics.median(each[name] for each in runs) for name in ("ttft_ms", "tpot_ms", "cpu_s")}
+    middle = {name: statistics.median(each[name] for each in runs) for name in FIGURES}
     more = SETTINGS["requests"] - SETTINGS["few"]
     return {
         **middle,
-        "ttft_error": round(middle["ttft_ms"] / (pace["first_s"] * 1e3) - 1, 5),
-        "tpot_error": round(middle["tpot_ms"] / (pace["gap_s"] * 1e3) - 1, 5),
+        **{
+            f"{name}_error": round(middle[f"{name}_ms"] / (pace[of] * 1e3) - 1, 5)
+            for name, of in (("ttft", "first_s"), ("tpot", "gap_s"), ("ttft_p50", "first_s"), ("tpot_p50", "gap_s"))
+        },
         "cpu_ms_per_request": round((middle["cpu_s"] - few["cpu_s"]) / more * 1e3, 3),
         "start_and_end_cpu_s": few["cpu_s"],
         "runs": runs,
@@ -189,10 +196,13 @@ def verdict(tools: dict[str, Any]) -> dict[str, Any]:
     peers = {name: found for name, found in tools.items() if name != "tonnage"}
     whole = own["cpu_s"] / min(each["cpu_s"] for each in peers.values())
     load = own["cpu_ms_per_request"] / min(each["cpu_ms_per_request"] for each in peers.values())
-    error = max(abs(own["ttft_error"]), abs(own["tpot_error"]))
+    mean = max(abs(own["ttft_error"]), abs(own["tpot_error"]))
+    median = max(abs(own["ttft_p50_error"]), abs(own["tpot_p50_error"]))
     return {
-        "truth_error": error,
-        "truth_holds": error <= limits["truth_error"],
+        "truth_error": mean,
+        "truth_error_of_medians": median,
+        "truth_holds": mean <= limits["truth_error"],
+        "truth_of_medians_holds": median <= limits["truth_error"],
         "cpu_share_of_best_peer": round(whole, 4),
         "cpu_share_of_best_peer_load_alone": round(load, 4),
         "cpu_holds": max(whole, load) <= limits["cpu_share_of_best_peer"],

@@ -46,10 +46,18 @@ def read_tasks(path: Path) -> list[Task]:
 
 
 async def compare(
-    tasks: Sequence[Task], candidate_url: str, baseline_url: str, model: str | None, headers: Headers = ()
+    tasks: Sequence[Task],
+    candidate_url: str,
+    baseline_url: str,
+    model: str | None,
+    headers: Headers = (),
+    baseline_headers: Headers | None = None,
 ) -> GateResult:
-    """Both endpoints' answers, and the gate's word. Raises `TargetError` when one does not answer a task."""
-    baseline = await answers(tasks, baseline_url, None, headers)
+    """Both endpoints' answers, and the gate's word. Raises `TargetError` when one does not answer a task.
+
+    `baseline_headers` None: both are asked with `headers`.
+    """
+    baseline = await answers(tasks, baseline_url, None, headers if baseline_headers is None else baseline_headers)
     return gate(baseline, await answers(tasks, candidate_url, model, headers))
 
 

@@ -1,12 +1,14 @@
 """`python -m tonnage_loadgen.bench_step`: one run of a series in a process of its own, for the bench's workers.
 
 The load gets an event loop and a CPU account that nothing else shares, and stopping it is ending the process. The first
-line of standard input is `{"request": options, "ask": the run, "headers": [[name, value]]}`; one line of standard
-output is the result, `{"met", "document", "points"}` or `{"error": {"kind", "message"}}`. When standard input ends, the
-worker is gone and the run ends at once: nobody would take its result, and another worker may begin it anew.
+line of standard input is `{"request": options, "ask": the run, "headers": [[name, value]], "baseline_headers"}`, each
+host's headers for itself alone; one line of standard output is the result, `{"met", "document", "points"}` or `{"error":
+{"kind", "message"}}`. When standard input ends, the worker is gone and the run ends at once: nobody would take its
+result, and another worker may begin it anew.
 """
 
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -46,15 +48,18 @@ def spec_for(given: dict[str, Any], ask: dict[str, Any], model: str, headers: He
     return replace(spec, endpoint=replace(spec.endpoint, headers=headers))
 
 
-async def run_step(given: dict[str, Any], ask: dict[str, Any], headers: Headers) -> dict[str, Any]:
+async def run_step(
+    given: dict[str, Any], ask: dict[str, Any], headers: Headers, baseline_headers: Headers = ()
+) -> dict[str, Any]:
     """Make the run; raises `TonnageError`. `points` is CSV when a closed loop ran on a named model and GPU."""
     model = (await served_model(parse_target(given["url"]), given["model"], headers)).model
     if ask["kind"] == "gate":
-        found = await compare(read_tasks(given["tasks"]), given["url"], given["baseline_url"], model, headers)
+        urls = (given["url"], given["baseline_url"])
+        found = await compare(read_tasks(given["tasks"]), *urls, model, headers, baseline_headers)
         return {"met": found.passed, "document": asdict(found), "points": None}
     spec = spec_for(given, ask, model, headers)
     around = await surroundings(given["url"], headers)
-    async with watched(given["watch_urls"], headers) as log:
+    async with watched(given["watch_urls"]) as log:
         document = await run_one(spec)
     document |= {
         "model": model,
@@ -82,20 +87,23 @@ def _with_files(given: dict[str, Any], folder: Path) -> dict[str, Any]:
     return given | named
 
 
-def _end_with_the_worker() -> None:
-    sys.stdin.buffer.read()
+def _end_with_the_worker(folder: str) -> None:
+    # The bare descriptor: a thread inside the buffered reader would hold its lock when the interpreter ends.
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(ABANDONED)
 
 
 def main() -> int:
     """Always 0 with one line of result, or `ABANDONED`."""
     asked = orjson.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_the_worker, daemon=True).start()
-    headers = tuple((str(name), str(value)) for name, value in asked["headers"])
+    headers = [tuple((str(a), str(b)) for a, b in asked[name]) for name in ("headers", "baseline_headers")]
     try:
         with tempfile.TemporaryDirectory(prefix="tonnage-bench-") as folder:
+            threading.Thread(target=_end_with_the_worker, args=(folder,), daemon=True).start()
             given = _with_files(asked["request"], Path(folder))
-            found: dict[str, Any] = uvloop.run(run_step(given, asked["ask"], headers))
+            found: dict[str, Any] = uvloop.run(run_step(given, asked["ask"], *headers))
     except TonnageError as error:
         kind = "input" if isinstance(error, BadInputError) else "failed"
         found = {"error": {"kind": kind, "message": str(error)}}

@@ -90,7 +90,7 @@ class Conductor:
             if job.cancel:
                 await self._end(job, "cancelled")
             elif job.state == "running":
-                await self._advance(job)
+                await self._guarded(job)
             elif (
                 len(running) < self._settings.concurrent_jobs
                 and job.target not in busy
@@ -99,6 +99,16 @@ class Conductor:
                 running.append(job)
                 busy.add(job.target)
                 self.wake()
+
+    async def _guarded(self, job: Job) -> None:
+        """A job that meets an error of its own fails alone."""
+        try:
+            await self._advance(job)
+        except LedgerError:
+            raise
+        except Exception as error:
+            logger.exception("a job cannot go on", extra={"job": job.id})
+            await self._end(job, "failed", f"{type(error).__name__}: {error}")
 
     async def _advance(self, job: Job) -> None:
         open_step = next((step for step in job.steps if step.state != "done"), None)

@@ -55,13 +55,18 @@ class LedgerDesk:
             self._metrics.runs.labels("repeated").inc()
             return None
         step = next(each for each in self._ledger.job(ref.job).steps if each.ask.number == ref.number)
-        key = key_for(job.request["url"], self._settings.target_keys)
         question = {
             "request": job.request | {"job": job.id},
             "ask": {name: getattr(step.ask, name) for name in step.ask.__dataclass_fields__},
-            "headers": [] if key is None else [["authorization", f"Bearer {key}"]],
+            "headers": self._headers(job.request["url"]),
+            "baseline_headers": self._headers(job.request["baseline_url"]),
         }
         return Work(question, self._settings.lease_s, self._settings.run_limit_s)
+
+    def _headers(self, url: str | None) -> list[list[str]]:
+        """The key of that host alone."""
+        key = None if url is None else key_for(url, self._settings.target_keys)
+        return [] if key is None else [["authorization", f"Bearer {key}"]]
 
     def _finish(self, ref: Ref, worker: str, result: dict[str, Any]) -> bool:
         place = (ref.job, ref.number, ref.attempt)

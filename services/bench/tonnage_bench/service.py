@@ -124,8 +124,15 @@ def _because(job: Job) -> str:
     return f" ({job.error})" if job.error else ""
 
 
+def _most_runs(job: Job) -> int:
+    """Runs the job may take; those it has, when its request is of another version and cannot be read."""
+    try:
+        return most_runs(BenchRequest.model_validate(job.request).series())
+    except ValueError:
+        return len(job.steps)
+
+
 def _document(job: Job) -> JobDocument:
-    request = BenchRequest.model_validate(job.request)
     runs = [
         RunDocument(
             number=step.ask.number,
@@ -146,10 +153,10 @@ def _document(job: Job) -> JobDocument:
         state=cast(Literal["queued", "running", "done", "failed", "cancelled"], job.state),
         created_s=job.created_s,
         ended_s=job.ended_s,
-        url=request.url,
+        url=str(job.request.get("url", job.target)),
         error=job.error,
         runs_done=sum(run.state == "done" for run in runs),
-        runs_most=most_runs(request.series()),
+        runs_most=_most_runs(job),
         runs=runs,
         points=cast(Literal["none", "kept", "pending", "sent", "refused"], job.points),
     )

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from tonnage_bench.app import Ports, build_app
 from tonnage_bench.errors import QueueError
+from tonnage_bench.ledger import Ledger
 from tonnage_bench.ports import Ref, StepQueue
 from tonnage_bench.settings import BenchSettings
 from tonnage_runtime.clock import SystemClock
@@ -327,3 +328,37 @@ async def test_a_locked_or_full_database_holds_jobs_up_and_loses_and_doubles_not
         assert all(run["attempt"] == 1 for run in found["runs"])
         assert (await client.get("/readyz")).status_code == 200
     assert len(runner.begun) == 3
+
+
+async def test_a_job_that_cannot_be_read_fails_alone_and_a_runner_that_breaks_is_tried_again(tmp_path: Path) -> None:
+    path, runner = tmp_path / "b.sqlite", open_runner()
+    broken = Ledger(path)
+    broken.submit("old", {"url": "http://127.0.0.1:9", "a field of another version": 1}, "other:1", 0)
+    broken.close()
+    breaks = iter([True])
+
+    def breaking(question: dict[str, Any]) -> dict[str, Any]:
+        if next(breaks, False):
+            raise RuntimeError("a bug of the runner")
+        return made_up(question)
+
+    runner.result = breaking
+    async with service(path, runner, lease_s=0.4) as client:
+        job = await submitted(client, SWEEP)
+        found = await until(client, job, ended)
+        assert (found["state"], found["runs_done"], found["runs"][0]["attempt"]) == ("done", 3, 2)
+        old = await until(client, "old", ended)
+        assert old["state"] == "failed"
+        assert "ValidationError" in old["error"]
+        assert [each["id"] for each in (await client.get("/v1/bench")).json()["jobs"]] == ["old", job]
+
+
+async def test_a_key_goes_to_its_own_host_alone(tmp_path: Path) -> None:
+    runner = open_runner()
+    keys = {"127.0.0.1:9": "secret", "localhost": "other"}
+    async with service(tmp_path / "b.sqlite", runner, target_keys=keys) as client:
+        body = SWEEP | {"sweep": [1], "tasks_text": "{}", "baseline_url": "http://localhost:7"}
+        await until(client, await submitted(client, body), ended)
+    assert runner.begun[0]["headers"] == [["authorization", "Bearer secret"]]
+    assert runner.begun[0]["baseline_headers"] == [["authorization", "Bearer other"]]
+    assert "secret" not in (tmp_path / "b.sqlite").read_bytes().decode("latin-1")

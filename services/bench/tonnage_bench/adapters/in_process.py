@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import logging
 
 from tonnage_bench.making import Worker
 from tonnage_bench.ports import Ref
+
+logger = logging.getLogger("tonnage.bench")
 
 
 class InProcessQueue:
@@ -36,5 +39,7 @@ class InProcessQueue:
             ref = await self._offered.get()
             try:
                 await self._worker.make(ref)
+            except Exception:
+                logger.exception("a run was lost: its lease ends and it is made again", extra={"run": str(ref)})
             finally:
                 self._known.discard(ref)

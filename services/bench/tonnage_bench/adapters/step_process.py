@@ -17,15 +17,10 @@ class StepProcess:
 
     async def run(self, question: dict[str, Any]) -> dict[str, Any]:
         """The result; a process that fails is an error of kind `failed`. Cancelled: the process is killed."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tonnage_loadgen.bench_step",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=RESULT_LIMIT,
-        )
+        try:
+            process = await _started()
+        except OSError as error:
+            return _failed(f"the run's process cannot start: {error}")
         try:
             return await _talk(process, question)
         finally:
@@ -33,6 +28,12 @@ class StepProcess:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
+
+
+async def _started() -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    command = (sys.executable, "-m", "tonnage_loadgen.bench_step")
+    return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, limit=RESULT_LIMIT)
 
 
 async def _talk(process: asyncio.subprocess.Process, question: dict[str, Any]) -> dict[str, Any]:
@@ -49,8 +50,9 @@ async def _talk(process: asyncio.subprocess.Process, question: dict[str, Any]) -
         except ValueError:
             return _failed(f"the result is over {RESULT_LIMIT >> 20} MiB: make shorter runs")
         if line.endswith(b"\n"):
-            found: dict[str, Any] = orjson.loads(line)
-            return found
+            found = orjson.loads(line)
+            if isinstance(found, dict):
+                return found
         code = await process.wait()
         words = (await said).decode("utf-8", "replace").strip().splitlines()
         return _failed(f"the run's process ended with {code}: {(words or ['it said nothing'])[-1][:_SAID]}")

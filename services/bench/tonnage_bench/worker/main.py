@@ -28,7 +28,7 @@ async def make(settings: WorkerSettings, name: str, ref: Ref) -> str:
 
 
 def serve(settings: WorkerSettings) -> None:
-    """Take runs from the queue until SIGTERM; the run under way is ended and made anew by another worker."""
+    """Take runs from the queue until SIGTERM, which lets the run under way end; after a kill another makes it."""
     app = celery_app(settings.queue_url, settings.queue_name)
     name = settings.name or f"{socket.gethostname()}-{os.getpid()}"
 
