@@ -2,9 +2,9 @@
 
 The load gets an event loop and a CPU account that nothing else shares, and stopping it is ending the process. The first
 line of standard input is `{"request": options, "ask": the run, "headers": [[name, value]], "baseline_headers"}`, each
-host's headers for itself alone; one line of standard output is the result, `{"met", "document", "points"}` or `{"error":
-{"kind", "message"}}`. When standard input ends, the worker is gone and the run ends at once: nobody would take its
-result, and another worker may begin it anew.
+host's headers for itself alone; one line of standard output is the result, `{"met", "document", "points"}` or
+`{"error": {"kind", "message"}}`. When standard input ends, the worker is gone and the run ends at once: nobody would
+take its result, and another worker may begin it anew.
 """
 
 import os
