@@ -19,13 +19,20 @@ PLANNER = Board(
                     },
                     "s",
                     "Predicted for the same lengths, cached prefix and requests in flight. Needs `gpu` in the policy.",
-                    width=12,
                 ),
                 Panel(
                     "Drift: seen over predicted",
                     {"tonnage_planner_prediction_drift_ratio{<P>}": "{{pool}}"},
                     about="1 is right; the alert begins at 1.5 and at 2/3.",
-                    width=12,
+                ),
+                Panel(
+                    "Bench points: predicted over measured",
+                    {
+                        "sum by (metric) (increase(tonnage_planner_bench_drift_ratio_sum{<C>}[<T>])) / "
+                        "sum by (metric) (increase(tonnage_planner_bench_drift_ratio_count{<C>}[<T>]))": "{{metric}}",
+                        "sum by (outcome) (increase(tonnage_planner_bench_points_total{<C>}[<T>]))": "{{outcome}}",
+                    },
+                    about="Means over the points that came in the shown time, each predicted with those held before.",
                 ),
             ),
         ),

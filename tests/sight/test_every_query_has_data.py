@@ -213,6 +213,12 @@ def use(fleet: Fleet) -> None:
     assert bad[0] == 404
     assert complete(fleet.tenants_router, authorization="Bearer alpha") == 200
     assert complete(fleet.tenants_router, authorization="Bearer beta") in (400, 429)
+    point = (
+        f"id,model,engine,engine_version,gpu,isl,osl,concurrency,metric,value\n1,{MODEL},vllm,0.32.0,L40S,512,128,8,"
+    )
+    for row in ("tpot_ms,20\n", "ttft_ms,300\n", "output_tok_s,350\n"):
+        request = urllib.request.Request(f"{fleet.urls['planner']}/v1/bench-points", (point + row).encode())
+        urllib.request.urlopen(request, timeout=30).close()
     weights = fleet.folder / "weights"
     weights.mkdir()
     (weights / "config.json").write_text('{"model_type": "test"}')
