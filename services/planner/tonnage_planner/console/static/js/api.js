@@ -9,10 +9,10 @@ export class ApiError extends Error {
 
 const base = new URL("../v1/", document.baseURI.split("#")[0]);
 
-export async function call(path, { method = "GET", body, timeout = 15000, auth = false } = {}) {
+export async function call(path, { method = "GET", body, timeout = 15000 } = {}) {
   const headers = { accept: "application/json" };
   if (body !== undefined) headers["content-type"] = "application/json";
-  if (auth && token) headers.authorization = `Bearer ${token}`;
+  if (token) headers.authorization = `Bearer ${token}`;
   let answer;
   try {
     answer = await fetch(new URL(path, base), { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: AbortSignal.timeout(timeout), credentials: "same-origin" });
@@ -34,7 +34,7 @@ export function setToken(value) {
 }
 
 /** off, token or allowed. */
-export const session = async () => (await call("console/session", { auth: true })).actions;
+export const session = async () => (await call("console/session")).actions;
 
 /** Call `work` now and every `every` ms while the page is visible; `stop()` ends it, `now()` calls it at once. */
 export function poll(work, every) {

@@ -44,7 +44,7 @@ export function detail(ctx, close, refresh) {
     const undo = row.state === "draining", name = row.id;
     drain.disabled = true;
     try {
-      const done = await call(`console/endpoints/${encodeURIComponent(name)}/drain${undo ? "?undo=true" : ""}`, { method: "POST", auth: true });
+      const done = await call(`console/endpoints/${encodeURIComponent(name)}/drain${undo ? "?undo=true" : ""}`, { method: "POST" });
       say(note, `${done.draining ? "Drains" : "Takes requests again"}: ${done.routers} ${done.routers === 1 ? "router" : "routers"} told.`);
       announce(note.textContent);
     } catch (error) { say(note, error.message); }

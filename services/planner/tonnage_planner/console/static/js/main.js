@@ -1,6 +1,6 @@
 // The shell: which page is shown, the theme, whether this reader may act, and how fresh what is shown is.
 import { announce, h, say } from "./dom.js";
-import { ApiError, hasToken, session, setToken } from "./api.js";
+import { ApiError, call, hasToken, session, setToken } from "./api.js";
 
 const PAGES = { fleet: () => import("./fleet.js"), decisions: () => import("./decisions.js"), plan: () => import("./plan.js") };
 const main = document.getElementById("page");
@@ -75,7 +75,7 @@ labelTheme();
 
 // --- who may act --------------------------------------------------------------
 const WHY = {
-  off: "Actions are off: the planner has no token. Set TONNAGE_PLANNER_ACTION_TOKEN_SHA256 to the SHA-256 of one; `tonnage up` makes one and prints it. Everything here can be read without.",
+  off: "Actions are off: the planner has no token. Set TONNAGE_PLANNER_ACTION_TOKEN_SHA256 to the SHA-256 of one; `tonnage up` makes one and prints it. Everything here can be read without; a planner with an access file makes plans only for callers with one of its tokens.",
   token: "Everything here can be read without a token. Draining an endpoint needs the planner's action token: `tonnage up` prints it, elsewhere it is the one whose SHA-256 stands in TONNAGE_PLANNER_ACTION_TOKEN_SHA256.",
   allowed: "This tab holds the action token: it may drain endpoints. The token is kept until the tab is closed.",
 };
@@ -86,11 +86,12 @@ async function refreshSession() {
   for (const listener of ctx.listeners) listener();
 }
 
+const answers = () => call("plan").then(() => true, () => false);
+
 function openToken() {
   say(el("token-text"), WHY[ctx.actions]);
   say(el("token-error"), "");
   el("token-field").value = "";
-  el("token-field").disabled = el("token-use").disabled = ctx.actions === "off";
   el("token-forget").hidden = !hasToken();
   el("token-dialog").showModal();
 }
@@ -99,10 +100,13 @@ el("token-close").addEventListener("click", () => el("token-dialog").close());
 el("token-forget").addEventListener("click", async () => { setToken(null); await refreshSession(); el("token-dialog").close(); });
 el("token-dialog").querySelector("form").addEventListener("submit", async (event) => {
   event.preventDefault();
+  setToken(null);
+  const open = await answers();  // a planner with an access file makes plans only for its tokens' bearers
   setToken(el("token-field").value.trim());
   await refreshSession();
-  if (ctx.actions === "allowed") el("token-dialog").close();
-  else { setToken(null); say(el("token-error"), "This is not the planner's token."); }
+  if (ctx.actions === "allowed" || (!open && (await answers()))) { el("token-dialog").close(); return; }
+  setToken(null);
+  say(el("token-error"), "This is not the planner's token.");
 });
 
 const given = new URLSearchParams(location.hash.slice(1)).get("token");
