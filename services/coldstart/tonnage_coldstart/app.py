@@ -144,6 +144,7 @@ def _source_options(settings: ColdstartSettings) -> SourceOptions:
         headers=headers,
         ca_file=settings.ca_file,
         local=settings.local_sources,
+        hosts=tuple(settings.source_hosts),
         s3=S3Options(settings.s3_endpoint, settings.s3_region, settings.s3_anonymous, settings.s3_path_style),
     )
 

@@ -36,6 +36,9 @@ class ColdstartSettings(Settings):
     """Transfers that run at once; more wait."""
     local_sources: bool = True
     """Whether requests may name paths of this machine."""
+    source_hosts: list[str] = Field(default_factory=list)
+    """Patterns of hosts (`*.models.internal`) and buckets that models may come from, redirects included; empty: any.
+    Link-local and cloud metadata addresses are refused whatever it says."""
     http_token: str = ""
     """Bearer token for HTTP sources; better from a file of secrets than from a command line."""
     s3_endpoint: str | None = None

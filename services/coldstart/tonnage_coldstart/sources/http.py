@@ -5,7 +5,7 @@ safetensors and the usual small files by name.
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -25,7 +25,15 @@ class HttpSource:
 
     kind = "http"
 
-    def __init__(self, uri: str, *, headers: Mapping[str, str], timeout_s: float, ca_file: str | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        *,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        ca_file: str | None = None,
+        hosts: Sequence[str] = (),
+    ) -> None:
         parts = urlsplit(uri)
         if not parts.hostname:
             raise UnknownSourceError(f"{uri[:200]}: no host; write http://host/directory")
@@ -38,7 +46,7 @@ class HttpSource:
         path = parts.path.rpartition("/")[0] if self._single else parts.path.rstrip("/")
         self._base = (parts.scheme, netloc, path, parts.query)
         self._uri = f"{parts.scheme}://{netloc}{path}"
-        self._client = HttpClient(timeout_s=timeout_s, ca_file=ca_file)
+        self._client = HttpClient(timeout_s=timeout_s, ca_file=ca_file, hosts=hosts)
         self._files = HttpFiles(self._uri, self._address, self._client)
 
     def snapshot(self) -> Snapshot:

@@ -9,11 +9,12 @@ import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from tonnage_coldstart.errors import SourceError, TransientSourceError
+from tonnage_coldstart.sources.guard import refused_address, refused_host
 
 MAX_REDIRECTS = 5
 USER_AGENT = "tonnage"
@@ -34,7 +35,9 @@ class Response:
 class HttpClient:
     """Requests from several threads; each thread has its own connections."""
 
-    def __init__(self, *, timeout_s: float, ca_file: str | None = None) -> None:
+    def __init__(self, *, timeout_s: float, ca_file: str | None = None, hosts: Sequence[str] = ()) -> None:
+        """`hosts`: patterns of hosts that may be asked, redirects included; empty: any."""
+        self._hosts = tuple(hosts)
         self._timeout_s = timeout_s
         self._local = threading.local()
         self._all: list[http.client.HTTPConnection] = []
@@ -121,8 +124,9 @@ class HttpClient:
         if parts.scheme == "http" and self._proxy(parts) is not None:
             target = url  # a proxy of plain HTTP takes the absolute form
         for fresh in (False, True):
-            connection, reused = self._connection(parts, fresh=fresh)
+            reused = False
             try:
+                connection, reused = self._connection(parts, fresh=fresh)
                 connection.request(method, target, headers=dict(headers))
                 body = connection.getresponse()
             except CONNECTION_ERRORS as error:
@@ -147,8 +151,11 @@ class HttpClient:
 
     def _open(self, parts: SplitResult) -> http.client.HTTPConnection:
         host, port = parts.hostname or "", parts.port
+        self._refuse(parts, refused_host(host, self._hosts))
         at = self._proxy(parts)
         near, near_port = (at.hostname or "", at.port or 80) if at is not None else (host, port)
+        if at is not None:
+            self._refuse(parts, _refused_literal(host))
         connection: http.client.HTTPConnection
         if parts.scheme == "https":
             context = ssl.create_default_context(cafile=self._ca_file)
@@ -157,7 +164,18 @@ class HttpClient:
             connection = http.client.HTTPConnection(near, near_port, timeout=self._timeout_s)
         if at is not None and parts.scheme == "https":
             connection.set_tunnel(host, port or 443)
+        if at is None:
+            connection.connect()
+            try:
+                self._refuse(parts, refused_address(connection.sock.getpeername()[0]))
+            except SourceError:
+                connection.close()
+                raise
         return connection
+
+    def _refuse(self, parts: SplitResult, why: str | None) -> None:
+        if why is not None:
+            raise SourceError(_bare(parts.geturl()), f"refused: {why}")
 
     def _proxy(self, parts: SplitResult) -> SplitResult | None:
         proxy = self._proxies.get(parts.scheme)
@@ -175,6 +193,14 @@ class HttpClient:
 def wall_s() -> float:
     """Seconds since the epoch, for Retry-After dates."""
     return time.time()
+
+
+def _refused_literal(host: str) -> str | None:
+    """Behind a proxy only an address that is written out can be judged here."""
+    try:
+        return refused_address(host)
+    except ValueError:
+        return None
 
 
 def _reason(error: Exception) -> str:

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from tonnage_coldstart.errors import UnknownSourceError
 from tonnage_coldstart.snapshot import Source
+from tonnage_coldstart.sources.guard import refused_host
 from tonnage_coldstart.sources.http import HttpSource
 from tonnage_coldstart.sources.local import LocalSource
 from tonnage_coldstart.sources.s3 import S3Options, S3Source
@@ -27,6 +28,8 @@ class SourceOptions:
     """Certificates to trust beside the system's."""
     local: bool = True
     """Whether paths of this machine may be named."""
+    hosts: tuple[str, ...] = ()
+    """Patterns of hosts, and buckets, that may be read; redirects are held to them too. Empty: any."""
     s3: S3Options = field(default_factory=S3Options)
     """Endpoint, region and credentials of S3 sources."""
 
@@ -35,12 +38,25 @@ def open_source(uri: str, options: SourceOptions) -> Source:
     """The source of a URI. Raises `UnknownSourceError` naming the schemes there are."""
     if not uri or any(ord(char) < 32 or char == "\x7f" for char in uri):
         raise UnknownSourceError(f"{uri[:200]!r}: empty or with control characters")
-    scheme = urlsplit(uri).scheme.lower() if "://" in uri else ""
+    scheme, host = _split(uri) if "://" in uri else ("", "")
     opener = OPENERS.get(scheme)
     if opener is None:
         known = ", ".join(f"{name}://" for name in OPENERS if name)
         raise UnknownSourceError(f"{_shown(uri)}: no source serves {scheme}://; known: a path, {known}")
+    why = refused_host(host, options.hosts) if scheme not in ("", "file") else None
+    if why is not None:
+        raise UnknownSourceError(f"{_shown(uri)}: {why}")
     return opener(uri, options)
+
+
+def _split(uri: str) -> tuple[str, str]:
+    """Scheme and host; a port that is no number is refused too."""
+    try:
+        parts = urlsplit(uri)
+        _ = parts.port
+    except ValueError as error:
+        raise UnknownSourceError(f"{_shown(uri)}: {error}") from error
+    return parts.scheme.lower(), parts.hostname or ""
 
 
 def _local(uri: str, options: SourceOptions) -> Source:
@@ -55,7 +71,9 @@ def _local(uri: str, options: SourceOptions) -> Source:
 
 
 def _http(uri: str, options: SourceOptions) -> Source:
-    return HttpSource(uri, headers=options.headers, timeout_s=options.timeout_s, ca_file=options.ca_file)
+    return HttpSource(
+        uri, headers=options.headers, timeout_s=options.timeout_s, ca_file=options.ca_file, hosts=options.hosts
+    )
 
 
 def _s3(uri: str, options: SourceOptions) -> Source:

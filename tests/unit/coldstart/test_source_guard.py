@@ -1,0 +1,105 @@
+"""Where sources may lead: not to metadata services, not beyond the list, whatever a name or a redirect says."""
+
+import http.client
+from typing import Any
+
+import pytest
+
+from tonnage_coldstart.errors import SourceError, UnknownSourceError
+from tonnage_coldstart.sources.guard import refused_address
+from tonnage_coldstart.sources.http_client import HttpClient
+from tonnage_coldstart.sources.opening import SourceOptions, open_source
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "169.254.1.1",
+        "fe80::1%eth0",
+        "::ffff:169.254.169.254",
+        "fd00:ec2::254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "0.0.0.0",
+        "::",
+        "224.0.0.1",
+    ],
+)
+def test_addresses_that_no_source_has_are_refused(address: str) -> None:
+    assert refused_address(address) is not None
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.7", "93.184.216.34", "2001:db8::1"])
+def test_other_addresses_are_taken(address: str) -> None:
+    assert refused_address(address) is None
+
+
+class Wire:
+    """A socket that remembers what was sent."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer, self.sent, self.closed = peer, b"", False
+
+    def getpeername(self) -> tuple[str, int]:
+        return self.peer, 80
+
+    def sendall(self, data: bytes) -> None:
+        self.sent += data
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_name_that_leads_to_the_metadata_service_is_refused_before_a_byte_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire = Wire("169.254.169.254")
+
+    def connect(self: Any) -> None:
+        self.sock = wire
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", connect)
+    client = HttpClient(timeout_s=1.0)
+    with pytest.raises(SourceError, match=r"refused: its address is 169\.254\.169\.254"):
+        client.request("GET", "http://innocent.example/latest", {"Authorization": "Bearer s"})
+    assert wire.sent == b"" and wire.closed
+
+
+@pytest.mark.parametrize(
+    ("uri", "taken"),
+    [
+        ("http://a.models.internal/m", True),
+        ("https://A.Models.Internal./m", True),
+        ("s3://weights/llama", True),
+        ("http://elsewhere.example/m", False),
+        ("http://models.internal.evil.example/m", False),
+        ("http://a.models.internal@evil.example/m", False),
+        ("s3://other/llama", False),
+    ],
+)
+def test_only_listed_hosts_and_buckets_are_opened(uri: str, taken: bool) -> None:
+    options = SourceOptions(hosts=("*.models.internal", "weights"))
+    if taken:
+        open_source(uri, options).close()
+        return
+    with pytest.raises(UnknownSourceError, match="not among the hosts"):
+        open_source(uri, options)
+
+
+def test_a_redirect_is_held_to_the_list_too(origin: Any) -> None:
+    origin.fault = lambda reply: (
+        type(reply)(302, {"Location": "http://evil.example/w"}, b"") if reply.status == 200 else reply
+    )
+    client = HttpClient(timeout_s=5.0, hosts=("127.0.0.1",))
+    with pytest.raises(SourceError, match=r"evil\.example.*refused"):
+        client.request("HEAD", f"{origin.url}/model.safetensors", {})
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "uri", ["http://[::1/m", "http://h:port/m", "http://h:99999/m", "ftp://h/m", "gopher://h", "//h"]
+)
+def test_a_uri_that_is_none_is_one_clear_error(uri: str) -> None:
+    with pytest.raises((UnknownSourceError, SourceError)):
+        open_source(uri, SourceOptions(local=False)).close()
