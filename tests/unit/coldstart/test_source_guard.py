@@ -88,12 +88,13 @@ def test_only_listed_hosts_and_buckets_are_opened(uri: str, taken: bool) -> None
 
 
 def test_a_redirect_is_held_to_the_list_too(origin: Any) -> None:
-    origin.fault = lambda reply: (
-        type(reply)(302, {"Location": "http://evil.example/w"}, b"") if reply.status == 200 else reply
-    )
+    def redirect(method: str, name: str, reply: Any) -> Any:
+        return type(reply)(302, {"Location": "http://evil.example/w"}, b"")
+
+    origin.fault = redirect
     client = HttpClient(timeout_s=5.0, hosts=("127.0.0.1",))
     with pytest.raises(SourceError, match=r"evil\.example.*refused"):
-        client.request("HEAD", f"{origin.url}/model.safetensors", {})
+        client.request("HEAD", f"{origin.url}/config.json", {})
     client.close()
 
 
