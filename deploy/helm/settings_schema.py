@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tonnage_bench.settings import BenchSettings
 from tonnage_coldstart.settings import ColdstartSettings
 from tonnage_gpu_agent.settings import AgentSettings
 from tonnage_operator.settings import OperatorSettings
@@ -18,6 +19,7 @@ from tonnage_runtime.settings import Settings
 
 PARTS: dict[str, type[Settings]] = {
     "agent": AgentSettings,
+    "bench": BenchSettings,
     "coldstart": ColdstartSettings,
     "operator": OperatorSettings,
     "planner": PlannerSettings,

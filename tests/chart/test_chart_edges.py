@@ -50,7 +50,7 @@ def templates(objects: list[Object]) -> dict[str, Object]:
     return {
         o["metadata"]["labels"]["app.kubernetes.io/component"]: o["spec"]["template"]
         for o in objects
-        if o["kind"] in ("Deployment", "DaemonSet")
+        if o["kind"] in ("Deployment", "DaemonSet", "StatefulSet")
     }
 
 
@@ -160,7 +160,7 @@ def test_a_label_said_twice_is_written_once_and_the_charts_own_stays() -> None:
     router = templates(objects)["router"]["metadata"]["labels"]
     assert (router["team"], router["release"]) == ("front", "mine")
     for one in objects:
-        if one["kind"] in ("Deployment", "DaemonSet"):
+        if one["kind"] in ("Deployment", "DaemonSet", "StatefulSet"):
             selector = one["spec"]["selector"]["matchLabels"].items()
             assert selector <= one["spec"]["template"]["metadata"]["labels"].items()
 

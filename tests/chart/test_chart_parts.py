@@ -189,6 +189,8 @@ def test_budgets_and_spread_select_the_pods_of_their_part(render: Render) -> Non
             PEERS | {"redis": {"enabled": True, "external": {"url": "redis://a"}}},
             "redis.external names another: keep one",
         ),
+        ({"bench": {"enabled": True}}, "set bench.tokenSecret.name"),
+        ({"bench": {"enabled": True, "tokenSecret": {"name": "b"}, "workers": {"enabled": True}}}, "needs a queue"),
         ({"redis": {"external": {"url": "redis://a", "urlSecret": {"name": "b"}}}}, "are both set: keep one"),
         ({"redis": {"external": {"url": "redis://:word@a"}}}, "'/redis/external/url'"),
         ({"router": {"httpRoute": {"enabled": True}}}, "set router.httpRoute.parentRefs"),
@@ -235,6 +237,21 @@ def test_no_image_and_no_address_of_an_air_gapped_release_is_outside(
 def test_a_slice_watching_agent_asks_the_runtime_for_mig_devices(render: Render) -> None:
     assert env(render({"agent": {"migMonitor": True}}), "agent")["NVIDIA_MIG_MONITOR_DEVICES"] == "all"
     assert "NVIDIA_MIG_MONITOR_DEVICES" not in env(render({}), "agent")
+
+
+def test_the_benchs_tokens_come_from_its_secret_and_workers_know_theirs_alone(render: Render) -> None:
+    bench = {"enabled": True, "tokenSecret": {"name": "b"}, "workers": {"enabled": True}}
+    objects = render({"redis": {"enabled": True}, "bench": bench})
+    (service,) = by_kind(objects, "StatefulSet")
+    of_service = {e["name"]: e.get("valueFrom") for e in service["spec"]["template"]["spec"]["containers"][0]["env"]}
+    own, workers = ({"secretKeyRef": {"name": "b", "key": key}} for key in ("token", "worker-token"))
+    assert (of_service["TONNAGE_BENCH_TOKEN"], of_service["TONNAGE_BENCH_WORKER_TOKEN"]) == (own, workers)
+    of_worker = env(objects, "bench-worker")
+    assert of_worker["TONNAGE_BENCH_WORKER_TOKEN"] == workers
+    assert own not in of_worker.values()
+    assert of_worker["TONNAGE_BENCH_WORKER_SERVICE_URL"] == "http://demo-tonnage-bench.fleet.svc:8094"
+    assert of_worker["TONNAGE_BENCH_WORKER_QUEUE_URL"] == "redis://demo-tonnage-redis:6379/0"
+    assert service["spec"]["serviceName"] in {o["metadata"]["name"] for o in by_kind(objects, "Service")}
 
 
 class Answers(BaseHTTPRequestHandler):

@@ -11,6 +11,7 @@ from helm_python.chart import Chart, lint
 from helm_python.errors import HelmError
 from pydantic import BaseModel
 
+from tonnage_bench.settings import BenchSettings, WorkerSettings
 from tonnage_coldstart.settings import ColdstartSettings
 from tonnage_gpu_agent.settings import AgentSettings
 from tonnage_operator.settings import OperatorSettings
@@ -20,13 +21,15 @@ from tonnage_runtime.settings import load_settings
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "tonnage"
 SHAPES = ("default", *sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").glob("*-values.yaml")))
-PARTS = ("router", "planner", "agent", "coldstart", "operator", "redis")
+PARTS = ("router", "planner", "agent", "coldstart", "operator", "bench", "redis")
 SETTINGS: dict[str, type[Any]] = {
     "router": RouterSettings,
     "planner": PlannerSettings,
     "agent": AgentSettings,
     "coldstart": ColdstartSettings,
     "operator": OperatorSettings,
+    "bench": BenchSettings,
+    "bench-worker": WorkerSettings,
 }
 OF_THE_RUNTIMES = {
     "NVIDIA_VISIBLE_DEVICES",
@@ -44,7 +47,7 @@ Refusals = Callable[[Object, str], list[str]]
 
 
 def pod_specs(objects: list[Object]) -> dict[str, Object]:
-    workloads = ("Deployment", "DaemonSet")
+    workloads = ("Deployment", "DaemonSet", "StatefulSet")
     return {
         o["metadata"]["name"].removeprefix("demo-tonnage-"): o["spec"]["template"]["spec"]
         for o in objects
@@ -108,7 +111,7 @@ def test_a_wrong_value_is_refused_and_named(values: Object, message: str, render
 def test_nothing_is_rendered_for_a_part_that_is_off(part: str, render: Render, shape_values: Shape) -> None:
     values = shape_values("full") | {part: {"enabled": False}}
     if part == "redis":
-        values |= {"coldstart": {"peers": {"enabled": False}}}
+        values |= {"coldstart": {"peers": {"enabled": False}}, "bench": {"enabled": False}}
     objects = render(values)
     left = [
         f"{o['kind']} {o['metadata']['name']}"
@@ -116,7 +119,8 @@ def test_nothing_is_rendered_for_a_part_that_is_off(part: str, render: Render, s
         if o["metadata"]["labels"]["app.kubernetes.io/component"] == part
     ]
     assert left == []
-    assert pod_specs(objects).keys() == set(PARTS) - {part}
+    gone = {"redis": {"redis", "bench", "bench-worker"}, "bench": {"bench", "bench-worker"}}
+    assert pod_specs(objects).keys() == {*PARTS, "bench-worker"} - gone.get(part, {part})
 
 
 def test_nothing_is_rendered_when_everything_is_off(render: Render) -> None:
@@ -136,13 +140,14 @@ def test_every_variable_is_a_setting_of_its_service_with_a_value_it_takes(
     for part, spec in pod_specs(render(shape_values(shape))).items():
         if part == "redis":
             continue
+        prefix = part.upper().replace("-", "_")
         environ = {e["name"]: e.get("value", "n1") for e in spec["containers"][0]["env"]}
         own = {name for name in environ if name.startswith("TONNAGE_")}
-        assert all(name.startswith(f"TONNAGE_{part.upper()}_") for name in own)
+        assert all(name.startswith(f"TONNAGE_{prefix}_") for name in own)
         said = {e["name"] for e in shape_values(shape).get(part, {}).get("extraEnv", [])}
         assert environ.keys() - own <= OF_THE_RUNTIMES | OF_THE_CHART | said
-        settings: BaseModel = load_settings(SETTINGS[part], part, environ)
-        fields = {n.removeprefix(f"TONNAGE_{part.upper()}_").lower(): environ[n] for n in own}
+        settings: BaseModel = load_settings(SETTINGS[part], prefix, environ)
+        fields = {n.removeprefix(f"TONNAGE_{prefix}_").lower(): environ[n] for n in own}
         # An empty text may stand for the default.
         assert {name for name, value in fields.items() if value} <= settings.model_fields_set <= fields.keys()
 
@@ -162,6 +167,8 @@ def test_probes_ask_health_and_readiness_on_a_port_of_the_container(
     shape: str, render: Render, shape_values: Shape
 ) -> None:
     for part, spec in pod_specs(render(shape_values(shape))).items():
+        if part == "bench-worker":
+            continue
         container = spec["containers"][0]
         ports = {port["name"] for port in container["ports"]}
         for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
@@ -172,7 +179,7 @@ def test_probes_ask_health_and_readiness_on_a_port_of_the_container(
 
 def test_services_select_their_pods_and_name_a_port_of_them(render: Render, shape_values: Shape) -> None:
     objects = render(shape_values("full"))
-    pods = [o["spec"]["template"] for o in objects if o["kind"] in ("Deployment", "DaemonSet")]
+    pods = [o["spec"]["template"] for o in objects if o["kind"] in ("Deployment", "DaemonSet", "StatefulSet")]
     for service in (o for o in objects if o["kind"] == "Service"):
         wanted = service["spec"]["selector"].items()
         (pod,) = [p for p in pods if wanted <= p["metadata"]["labels"].items()]

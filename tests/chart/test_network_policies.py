@@ -20,6 +20,10 @@ ON: Object = {
     "router": {"discovery": {"kubernetes": {"enabled": True}}},
     "coldstart": {"peers": {"enabled": True, "tokenSecret": {"name": "t"}}},
 }
+WITH_WORKERS: Object = ON | {
+    "bench": {"enabled": True, "tokenSecret": {"name": "b"}, "workers": {"enabled": True}},
+}
+ALONE: Object = ON | {"bench": {"enabled": True, "tokenSecret": {"name": "b"}}}
 PARTS = ("router", "planner", "agent", "coldstart", "operator", "redis", "test")
 
 
@@ -93,10 +97,12 @@ def addressed(objects: list[Object]) -> set[tuple[str, str, int]]:
 
 
 def test_every_address_that_a_part_is_given_may_be_reached(render: Render) -> None:
-    objects = render(ON)
+    objects = render(WITH_WORKERS)
     wanted = addressed(objects)
     assert {(a, b) for a, b, _ in wanted} == {
         ("planner", "router"),
+        ("planner", "agent"),
+        ("planner", "coldstart"),
         ("operator", "planner"),
         ("router", "redis"),
         ("planner", "redis"),
@@ -104,6 +110,11 @@ def test_every_address_that_a_part_is_given_may_be_reached(render: Render) -> No
         ("test", "router"),
         ("test", "planner"),
         ("test", "operator"),
+        ("test", "bench"),
+        ("bench", "planner"),
+        ("bench", "redis"),
+        ("bench-worker", "bench"),
+        ("bench-worker", "redis"),
     }
     for source, target, port in wanted:
         assert allowed(objects, source, target, port), (source, target, port)
@@ -129,6 +140,14 @@ def test_flows_that_no_address_shows_are_open_too(render: Render) -> None:
         assert allowed(objects, source, target, port), (source, target, port)
 
 
+def test_load_comes_from_whoever_makes_the_runs_and_from_nobody_else(render: Render) -> None:
+    for values, loading, other in ((ALONE, "bench", None), (WITH_WORKERS, "bench-worker", "bench")):
+        objects = render(values)
+        assert allowed(objects, loading, "router", 8000)
+        assert allowed(objects, loading, None, 8000)
+        assert other is None or not allowed(objects, other, "router", 8000)
+
+
 def test_what_no_flow_names_is_denied(render: Render) -> None:
     objects = render(ON)
     for source, target, port in (
@@ -141,7 +160,7 @@ def test_what_no_flow_names_is_denied(render: Render) -> None:
         ("planner", "router", 8000),
         ("redis", None, 443),
         ("redis", "router", 8000),
-        ("planner", "agent", 8091),
+        ("router", "agent", 8091),
         (None, "redis", 6379),
         (None, "planner", 9999),
         ("agent", None, 80),
@@ -157,7 +176,7 @@ def flows(objects: list[Object]) -> set[str]:
 def test_the_security_page_names_exactly_these_flows(render: Render, shape_values: Callable[[str], Object]) -> None:
     text = (ROOT / "docs" / "security.md").read_text()
     named = set(re.findall(r"^\| `([a-z-]+)` \|", text.partition("## Connections")[2].partition("\n## ")[0], re.M))
-    shapes = [ON, *(shape_values(one) for one in ("full", "air-gapped", "external-redis", "no-keda"))]
+    shapes = [WITH_WORKERS, ALONE, *(shape_values(one) for one in ("full", "air-gapped", "external-redis", "no-keda"))]
     assert {flow for values in shapes for flow in flows(render(values))} == named
 
 

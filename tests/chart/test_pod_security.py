@@ -136,12 +136,13 @@ def test_each_exception_is_behind_its_value_and_no_more_than_listed(value: str, 
 
 
 def test_without_the_values_every_pod_meets_it_and_each_kind_of_pod_was_looked_at(render: Render) -> None:
-    everything: Object = {"operator": {"enabled": True}, "redis": {"enabled": True}}
+    bench = {"enabled": True, "tokenSecret": {"name": "b"}, "workers": {"enabled": True}}
+    everything: Object = {"operator": {"enabled": True}, "redis": {"enabled": True}, "bench": bench}
     made = render(NONE | everything)
     assert broken(made) == set()
-    parts = {"router", "planner", "agent", "coldstart", "operator", "redis", "test"}
+    parts = {"router", "planner", "agent", "coldstart", "operator", "redis", "bench", "bench-worker", "test"}
     assert {component for component, _ in pods(made)} == parts
-    assert {o["kind"] for o in made} >= {"Deployment", "DaemonSet", "Job", "Pod"}
+    assert {o["kind"] for o in made} >= {"Deployment", "DaemonSet", "StatefulSet", "Job", "Pod"}
 
 
 def test_every_root_is_read_only(render: Render, shape_values: Callable[[str], Object]) -> None:

@@ -19,6 +19,7 @@
 {{- end }}
 {{- include "tonnage.refuseStores" . }}
 {{- include "tonnage.refuseRoutes" . }}
+{{- include "tonnage.refuseBench" . }}
 {{- include "tonnage.refuseScalers" . }}
 {{- end -}}
 
@@ -41,6 +42,17 @@
 {{- if hasKey ($.Values.coldstart.settings | default dict) . }}
 {{- fail (printf "coldstart.settings.%s is written by the chart when coldstart.peers.enabled: remove it" .) }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "tonnage.refuseBench" -}}
+{{- if .Values.bench.enabled }}
+{{- if not .Values.bench.tokenSecret.name }}
+{{- fail "bench.enabled needs the tokens of its API: set bench.tokenSecret.name" }}
+{{- end }}
+{{- if and .Values.bench.workers.enabled (not (include "tonnage.hasStore" .)) }}
+{{- fail "bench.workers.enabled needs a queue: set redis.enabled, redis.external.url or redis.external.urlSecret.name" }}
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -96,6 +108,7 @@
   "planner" (dict "host" "" "port" "planner.port" "keda_port" "planner.keda.port" "log_level" "logLevel" "endpoints" "endpoints" "endpoints_file" "endpoints" "policy" "planner.policy" "pools" "planner.pools" "external_metrics_port" "planner.externalMetrics.port" "external_metrics_cert" "planner.externalMetrics.certificate" "external_metrics_key" "planner.externalMetrics.certificate" "external_metrics_client_ca" "planner.externalMetrics.clientCa")
   "agent" (dict "host" "" "port" "agent.port" "log_level" "logLevel" "node" "" "state_dir" "agent.stateHostPath" "lease_path" "" "kubernetes" "agent.profiles.enabled")
   "operator" (dict "host" "" "port" "operator.port" "log_level" "logLevel" "namespace" "" "lease_name" "" "leader_election" "" "kubeconfig" "" "node_mode" "operator.nodes.mode" "node_share" "operator.nodes.share" "stage_image" "image" "coldstart_port" "coldstart.port" "coldstart_selector" "" "cache_host_path" "coldstart.cache.hostPath" "planner_url" "planner.enabled" "pod_monitors" "operator.podMonitors" "tolerance_served" "operator.toleranceServed" "pull_secrets" "image.pullSecrets" "scaler_address" "operator.scalerAddress" "keda" "operator.scalerAddress" "placeholder_class" "operator.placeholders.create")
+  "bench" (dict "host" "" "port" "bench.port" "log_level" "logLevel" "database" "" "token" "bench.tokenSecret" "worker_token" "bench.tokenSecret" "targets" "bench.targets" "queue_url" "bench.workers" "planner_url" "planner.enabled")
   "coldstart" (dict "host" "" "port" "coldstart.port" "log_level" "logLevel" "cache_dir" "coldstart.cache.hostPath")
 -}}
 {{- range $part, $reserved := $values }}

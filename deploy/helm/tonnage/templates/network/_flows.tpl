@@ -6,10 +6,10 @@ Every connection that pods of the release make or take, by name. `from` and `to`
 {{- $net := .Values.networkPolicy -}}
 {{- $v := .Values -}}
 {{- $on := dict -}}
-{{- range list "router" "planner" "agent" "coldstart" "operator" "redis" -}}
+{{- range list "router" "planner" "agent" "coldstart" "operator" "redis" "bench" -}}
 {{- $_ := set $on . (index $v .).enabled -}}
 {{- end -}}
-{{- $metrics := dict "router" $v.router.adminPort "planner" $v.planner.port "agent" $v.agent.port "coldstart" $v.coldstart.port "operator" $v.operator.port -}}
+{{- $metrics := dict "router" $v.router.adminPort "planner" $v.planner.port "agent" $v.agent.port "coldstart" $v.coldstart.port "operator" $v.operator.port "bench" $v.bench.port -}}
 {{- $api := list -}}
 {{- if and $on.router $v.router.discovery.kubernetes.enabled }}{{ $api = append $api "router" }}{{ end -}}
 {{- if and $on.agent $v.agent.profiles.enabled }}{{ $api = append $api "agent" }}{{ end -}}
@@ -19,6 +19,11 @@ Every connection that pods of the release make or take, by name. `from` and `to`
 {{- if $on.router }}{{ $store = append $store "router" }}{{ end -}}
 {{- if $on.planner }}{{ $store = append $store "planner" }}{{ end -}}
 {{- if and $on.coldstart $v.coldstart.peers.enabled }}{{ $store = append $store "coldstart" }}{{ end -}}
+{{- $loads := list -}}
+{{- if $on.bench -}}
+{{- $loads = list (ternary "bench-worker" "bench" $v.bench.workers.enabled) -}}
+{{- if $v.bench.workers.enabled }}{{ $store = concat $store (list "bench" "bench-worker") }}{{ end -}}
+{{- end -}}
 {{- $engines := list -}}
 {{- range list "router" "planner" "operator" }}{{ if index $on . }}{{ $engines = append $engines . }}{{ end }}{{ end -}}
 {{- $out := list -}}
@@ -30,11 +35,27 @@ Every connection that pods of the release make or take, by name. `from` and `to`
 {{- $out = append $out (dict "name" (printf "monitoring-to-%s" $part) "peers" $net.monitoring "to" $part "ports" (list $port)) -}}
 {{- end -}}
 {{- end -}}
-{{- range $engines -}}
+{{- range $loads -}}
+{{- if $on.router -}}
+{{- $out = append $out (dict "name" (printf "%s-to-router" .) "from" . "to" "router" "ports" (list $v.router.port)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $on.bench $on.planner -}}
+{{- $out = append $out (dict "name" "bench-to-planner" "from" "bench" "to" "planner" "ports" (list $v.planner.port)) -}}
+{{- end -}}
+{{- if and $on.bench $v.bench.workers.enabled -}}
+{{- $out = append $out (dict "name" "bench-worker-to-bench" "from" "bench-worker" "to" "bench" "ports" (list $v.bench.port)) -}}
+{{- end -}}
+{{- range concat $engines $loads -}}
 {{- $out = append $out (dict "name" (printf "%s-to-engines" .) "from" . "peers" $net.engines "ports" $net.enginePorts) -}}
 {{- end -}}
 {{- if and $on.planner $on.router -}}
 {{- $out = append $out (dict "name" "planner-to-router" "from" "planner" "to" "router" "ports" (list $v.router.adminPort)) -}}
+{{- end -}}
+{{- range $part := list "agent" "coldstart" -}}
+{{- if and $on.planner (index $on $part) -}}
+{{- $out = append $out (dict "name" (printf "planner-to-%s" $part) "from" "planner" "to" $part "ports" (list (index $v $part).port)) -}}
+{{- end -}}
 {{- end -}}
 {{- if and $on.operator $on.planner -}}
 {{- $out = append $out (dict "name" "operator-to-planner" "from" "operator" "to" "planner" "ports" (list $v.planner.port)) -}}
@@ -65,7 +86,7 @@ Every connection that pods of the release make or take, by name. `from` and `to`
 {{- $out = append $out (dict "name" "kubernetes-to-planner" "peers" $net.apiServer "to" "planner" "ports" (list $v.planner.externalMetrics.port)) -}}
 {{- end -}}
 {{- if $v.helmTest.enabled -}}
-{{- range list "router" "planner" "operator" -}}
+{{- range list "router" "planner" "operator" "bench" -}}
 {{- if index $on . -}}
 {{- $out = append $out (dict "name" (printf "test-to-%s" .) "from" "test" "to" . "ports" (list (index $metrics .))) -}}
 {{- end -}}
