@@ -56,7 +56,6 @@ def environment(folder: Path) -> dict[str, str]:
         "PLANNER_SCRAPE_INTERVAL_S": "0.5",
         "PLANNER_STALE_AFTER_S": "2",
         "PLANNER_KEDA_PORT": "0",
-        "ROUTER_SLO": json.dumps({"ttft_ms": 500, "tpot_ms": 20}),
         "AGENT_DRIVER": "fake",
         "AGENT_INTERVAL_S": "1",
         "AGENT_STATE_DIR": str(folder / "agent"),

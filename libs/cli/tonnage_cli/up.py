@@ -85,7 +85,7 @@ def command(
     if once and trace is None:
         raise click.UsageError("--once replays a trace and ends: name one with --replay")
     _check(urls_file, **fleet)
-    fleet |= {"slo_ttft_ms": slo_ttft_ms}
+    fleet |= {"slo_ttft_ms": slo_ttft_ms, "slo_tpot_ms": slo_tpot_ms}
     workload = _workload(trace, limit, max_input, prompt_format, Slo(slo_ttft_ms, slo_tpot_ms)) if trace else None
     options = FleetOptions(**fleet, console_token=secrets.token_urlsafe(18))
     return uvloop.run(_up(options, workload, urls_file=urls_file, once=once, as_json=as_json))

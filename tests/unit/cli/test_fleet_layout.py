@@ -55,6 +55,17 @@ def test_simulated_engines_run_at_the_speed_of_the_arrivals() -> None:
     assert [spec.env["TONNAGE_SIM_SEED"] for spec in specs] == ["7", "8"]
 
 
+@pytest.mark.parametrize(
+    ("given", "ttft_ms", "tpot_ms"),
+    [((), 400.0, 10.0), (("http://127.0.0.1:9001",), 2000.0, 50.0)],
+    ids=["simulated engines, five times as fast", "given engines"],
+)
+def test_the_router_judges_requests_on_its_own_clock(given: tuple[str, ...], ttft_ms: float, tpot_ms: float) -> None:
+    options = layout.FleetOptions(engine_urls=given, speed=5.0, port_base=0)
+    router = layout.router_spec(options, layout.allocate_ports(options), "tiny", policy="prefix")
+    assert json.loads(router.env["TONNAGE_ROUTER_SLO"]) == {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms}
+
+
 def test_engines_that_publish_kv_events_tell_the_router_where() -> None:
     options = layout.FleetOptions(engines=2, port_base=0, kv_events=True)
     ports = layout.allocate_ports(options)

@@ -50,7 +50,9 @@ class FleetOptions:
     scale_down_after_s: float = 300.0
     """Engine seconds for which the load must have fitted fewer engines."""
     slo_ttft_ms: float = 2000.0
-    """Limit of the time to the first token that the planner scales by."""
+    """Limit of the time to the first token in engine time: the planner scales by it, the router judges by it."""
+    slo_tpot_ms: float = 50.0
+    """Limit of the time per output token, for the router's verdicts."""
     adapters: tuple[str, ...] = ()
     """LoRA adapters that every simulated engine is to hold."""
     console_token: str = ""
@@ -200,9 +202,16 @@ def router_spec(
             ADMIN_PORT=ports[admin],
             POLICY=policy,
             SEED=options.seed,
+            SLO=json.dumps(_wall_slo(options)),
             **told,
         ),
     )
+
+
+def _wall_slo(options: FleetOptions) -> dict[str, float]:
+    """The SLO on the router's clock: simulated engines run `speed` times as fast as it."""
+    scale = 1.0 if options.engine_urls else options.speed
+    return {"ttft_ms": options.slo_ttft_ms / scale, "tpot_ms": options.slo_tpot_ms / scale}
 
 
 def service_specs(options: FleetOptions, ports: Mapping[str, int], model: str) -> Sequence[ProcessSpec]:
