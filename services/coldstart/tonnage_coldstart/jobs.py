@@ -14,6 +14,7 @@ from tonnage_coldstart.errors import ColdstartError
 from tonnage_coldstart.metrics import ColdstartMetrics
 from tonnage_coldstart.progress import Progress
 from tonnage_coldstart.snapshot import Source
+from tonnage_coldstart.sources.shown import shown_uri
 from tonnage_coldstart.staging import Staged, Stager
 from tonnage_core.coldstart.errors import QuotaExceededError
 from tonnage_core.errors import BadInputError, TonnageError
@@ -30,6 +31,7 @@ class Job:
 
     id: str
     uri: str
+    """As it was asked for; the document shows it without credentials and query."""
     progress: Progress
     verify: bool
     pin: bool
@@ -45,7 +47,7 @@ class Job:
             "schema": "tonnage.stage_job/1",
             "version": 1,
             "id": self.id,
-            "uri": self.uri,
+            "uri": shown_uri(self.uri),
             "state": self.state,
             "progress": standing_document(self.progress.standing()),
             "report": None if self.staged is None else stage_report(self.staged),

@@ -9,6 +9,7 @@ from tonnage_coldstart.errors import SourceError, UnknownSourceError
 from tonnage_coldstart.sources.guard import refused_address
 from tonnage_coldstart.sources.http_client import HttpClient
 from tonnage_coldstart.sources.opening import SourceOptions, open_source
+from tonnage_coldstart.sources.shown import shown_uri
 
 
 @pytest.mark.parametrize(
@@ -104,3 +105,17 @@ def test_a_redirect_is_held_to_the_list_too(origin: Any) -> None:
 def test_a_uri_that_is_none_is_one_clear_error(uri: str) -> None:
     with pytest.raises((UnknownSourceError, SourceError)):
         open_source(uri, SourceOptions(local=False)).close()
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("/models/a?b", "/models/a?b"),
+        ("https://u:p@h:1/m?sig=s#f", "https://h:1/m"),
+        ("https://u:p@h", "https://h"),
+        ("https://h?sig=s@t", "https://h"),
+        ("s3://bucket/a/b", "s3://bucket/a/b"),
+    ],
+)
+def test_a_shown_uri_tells_no_credentials(uri: str, shown: str) -> None:
+    assert shown_uri(uri) == shown

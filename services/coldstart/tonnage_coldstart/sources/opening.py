@@ -12,6 +12,7 @@ from tonnage_coldstart.sources.guard import refused_host
 from tonnage_coldstart.sources.http import HttpSource
 from tonnage_coldstart.sources.local import LocalSource
 from tonnage_coldstart.sources.s3 import S3Options, S3Source
+from tonnage_coldstart.sources.shown import shown_uri
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,10 @@ def open_source(uri: str, options: SourceOptions) -> Source:
     opener = OPENERS.get(scheme)
     if opener is None:
         known = ", ".join(f"{name}://" for name in OPENERS if name)
-        raise UnknownSourceError(f"{_shown(uri)}: no source serves {scheme}://; known: a path, {known}")
+        raise UnknownSourceError(f"{shown_uri(uri)}: no source serves {scheme}://; known: a path, {known}")
     why = refused_host(host, options.hosts) if scheme not in ("", "file") else None
     if why is not None:
-        raise UnknownSourceError(f"{_shown(uri)}: {why}")
+        raise UnknownSourceError(f"{shown_uri(uri)}: {why}")
     return opener(uri, options)
 
 
@@ -55,13 +56,13 @@ def _split(uri: str) -> tuple[str, str]:
         parts = urlsplit(uri)
         _ = parts.port
     except ValueError as error:
-        raise UnknownSourceError(f"{_shown(uri)}: {error}") from error
+        raise UnknownSourceError(f"{shown_uri(uri)}: {error}") from error
     return parts.scheme.lower(), parts.hostname or ""
 
 
 def _local(uri: str, options: SourceOptions) -> Source:
     if not options.local:
-        raise UnknownSourceError(f"{uri}: this service is not set up to read local paths")
+        raise UnknownSourceError(f"{shown_uri(uri)}: this service is not set up to read local paths")
     if "://" not in uri:
         return LocalSource(Path(uri).expanduser())
     parts = urlsplit(uri)
@@ -81,11 +82,7 @@ def _s3(uri: str, options: SourceOptions) -> Source:
     try:
         return S3Source(uri, options.s3, timeout_s=options.timeout_s, ca_file=options.ca_file, monotonic=monotonic)
     except ImportError as error:
-        raise UnknownSourceError(f"{_shown(uri)}: S3 needs obstore: pip install 'tonnage[coldstart]'") from error
-
-
-def _shown(uri: str) -> str:
-    return uri.split("?")[0][:200]
+        raise UnknownSourceError(f"{shown_uri(uri)}: S3 needs obstore: pip install 'tonnage[coldstart]'") from error
 
 
 OPENERS: dict[str, Callable[[str, SourceOptions], Source]] = {
