@@ -18,6 +18,7 @@ from tonnage_core.gpu_health.rules import (
     HealthReadings,
     baseline_findings,
     correctness_findings,
+    no_baseline,
     spec_findings,
     telemetry_findings,
 )
@@ -35,7 +36,7 @@ SCHEMA = "tonnage.gpu_book/1"
 @dataclass(frozen=True, slots=True)
 class GpuRecord:
     """One GPU's past. `history` holds ceilings of runs whose evidence was OK, oldest first: a slow run never drags
-    its own baseline down."""
+    its own baseline down. Where no rule can judge a GPU yet, its valid runs begin the history (`_belongs`)."""
 
     verdict: VerdictState = field(default_factory=VerdictState)
     history: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -72,9 +73,11 @@ class ProfileBook:
         measured = ceilings(report.points)
         findings = [*correctness_findings(report.points), *telemetry_findings(health, self.xids)]
         if report.outcome == "ok":
-            findings += spec_findings(measured, spec)
-            findings += baseline_findings(measured, self.record(uuid).history, HISTORY)
-            findings += baseline_findings(measured, fleet or {}, FLEET)
+            past = self.record(uuid).history
+            speed = spec_findings(measured, spec)
+            speed += baseline_findings(measured, past, HISTORY)
+            speed += baseline_findings(measured, fleet or {}, FLEET)
+            findings += speed or [no_baseline(measured, past)]
         return summarise(findings, active=report.outcome == "ok")
 
     def conclude(
@@ -107,7 +110,7 @@ class ProfileBook:
             identity, report.points, measured_at=stamp, context=context, verdict=shown, version=version
         )
         history = {key: list(values) for key, values in known.history.items()}
-        if evidence.status is Status.OK:
+        if _belongs(evidence, verdict):
             for key, value in document["ceilings"].items():
                 history[key] = [*history.get(key, ()), value][-KEPT_VALUES:]
         runs = (*known.runs, Run(now - report.seconds, report.seconds))[-KEPT_RUNS:]
@@ -154,6 +157,17 @@ class ProfileBook:
                 os.unlink(written.name)
                 raise
         os.replace(written.name, path)
+
+
+def _belongs(evidence: Evidence, held: VerdictState) -> bool:
+    """Whether a run enters the history: OK, or whole and correct where no rule could judge it.
+
+    A run that was stopped is not `active`; a wrong result, throttling or an XID make it WARN or FAIL. A GPU that is
+    held to be FAIL begins no history until it was cleared: a broken GPU would become its own measure.
+    """
+    if evidence.status is Status.UNKNOWN:
+        return evidence.active and held.status is not Status.FAIL
+    return evidence.status is Status.OK
 
 
 def _with_verdict(record: GpuRecord, verdict: VerdictState) -> GpuRecord:

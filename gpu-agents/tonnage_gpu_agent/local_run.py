@@ -11,7 +11,13 @@ from typing import Any
 from tonnage_core.errors import BadInputError
 from tonnage_core.gpu_health.guide import guide_ratios
 from tonnage_core.gpu_health.profile import GpuIdentity, ceilings, gpu_profile
-from tonnage_core.gpu_health.rules import HealthReadings, correctness_findings, spec_findings, telemetry_findings
+from tonnage_core.gpu_health.rules import (
+    HealthReadings,
+    correctness_findings,
+    no_baseline,
+    spec_findings,
+    telemetry_findings,
+)
 from tonnage_core.gpu_health.throttle import HARDWARE
 from tonnage_core.gpu_health.verdict import Status, summarise
 from tonnage_core.hardware.catalogue import find_gpu
@@ -133,7 +139,8 @@ def _profile(device: Device, report: RunReport) -> dict[str, Any]:
         *telemetry_findings(HealthReadings(hardware_throttle=tuple(sorted(throttled)))),
     ]
     if report.outcome == "ok":
-        findings += spec_findings(ceilings(report.points), spec)
+        measured = ceilings(report.points)
+        findings += spec_findings(measured, spec) or [no_baseline(measured, None)]
     evidence = summarise(findings, active=report.outcome == "ok")
     status = evidence.status if report.outcome == "ok" or evidence.status is Status.FAIL else Status.UNKNOWN
     reasons = sorted({f"{f.code}: {f.text}" for f in evidence.findings if f.status is not Status.OK})

@@ -28,13 +28,12 @@ from tonnage_gpu_agent.adapters.kernel_log import KernelLog
 from tonnage_gpu_agent.adapters.pod_resources import Attribution, PodResources
 from tonnage_gpu_agent.app import build_app
 from tonnage_gpu_agent.book import ProfileBook
-from tonnage_gpu_agent.errors import AgentError
 from tonnage_gpu_agent.metrics import AgentMetrics, Published
 from tonnage_gpu_agent.port import GpuDriver
 from tonnage_gpu_agent.prober import Prober, ProbeRequest, ProberLimits, ProberPorts, health
 from tonnage_gpu_agent.profile_sync import ProfileSync, SyncTimes
 from tonnage_gpu_agent.settings import AgentSettings
-from tonnage_gpu_agent.telemetry import Telemetry
+from tonnage_gpu_agent.telemetry import DeviceView, Telemetry
 from tonnage_gpu_agent.xids import XidEvent, XidLog, by_pci
 from tonnage_runtime.arguments import no_arguments
 from tonnage_runtime.clock import Clock, SystemClock
@@ -224,18 +223,30 @@ def _probe_on_signal(prober: Prober) -> None:
 
 async def _watch_health(ports: ProberPorts) -> None:
     """Every half minute: what telemetry alone says can worsen a verdict."""
-    last = ports.clock.wall()
+    looked: dict[str, float] = {}
+    began = ports.clock.wall()
     while True:
         await asyncio.sleep(PASSIVE_S)
-        now = ports.clock.wall()
         for view in ports.telemetry.views():
-            if view.snapshot is not None and view.identity is not None:
-                xids = ports.xids.since(view.identity.uuid, last)
-                try:
-                    ports.book.passive(view.identity.uuid, health(view.snapshot, None, xids), now)
-                except (AgentError, OSError) as error:
-                    log.error("verdict not kept", extra={"gpu": view.index, "reason": str(error)})
-        last = now
+            if view.identity is not None:
+                uuid, now = view.identity.uuid, ports.clock.wall()
+                if _judge_health(ports, view, looked.get(uuid, began), now):
+                    looked[uuid] = now
+
+
+def _judge_health(ports: ProberPorts, view: DeviceView, since: float, now: float) -> bool:
+    """One GPU's passive look; XIDs count although a lost GPU has no readings. False when it failed, whatever failed:
+    the others are judged, and the next look takes this one's XIDs as well."""
+    if view.identity is None:
+        return False
+    try:
+        xids = ports.xids.since(view.identity.uuid, since)
+        ports.book.passive(view.identity.uuid, health(view.snapshot, None, xids), now)
+    except Exception as error:  # noqa: BLE001 - a task boundary: verdicts must not end with one bad look
+        ports.metrics.health_errors.inc()
+        log.error("a verdict was not looked at", extra={"gpu": view.index, "reason": repr(error)[:300]})
+        return False
+    return True
 
 
 async def run(environ: Mapping[str, str]) -> None:

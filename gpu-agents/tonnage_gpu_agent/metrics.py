@@ -194,6 +194,9 @@ class AgentMetrics:
         self.attribution_errors = Counter(
             "tonnage_gpu_attribution_errors", "Failed looks at the kubelet's pod resources", registry=registry
         )
+        self.health_errors = Counter(
+            "tonnage_gpu_health_look_errors", "Looks at a GPU's health that failed", registry=registry
+        )
         self.profile_calls = Counter(
             "tonnage_gpu_profile_calls", "Calls for GpuProfile resources", ["call", "outcome"], registry=registry
         )

@@ -97,6 +97,23 @@ def baseline_findings(
     return found
 
 
+def no_baseline(ceilings: Mapping[str, float], kept: Mapping[str, Sequence[float]] | None) -> Finding:
+    """Why a run that no rule could compare is UNKNOWN. `kept` is the GPU's history before it, None where none is kept.
+
+    Such a run is provisional: it begins the history that judges later ones.
+    """
+    judged = [key for key in ceilings if key not in HOST_BOUND]
+    if not judged:
+        return Finding("no_baseline", Status.UNKNOWN, "no figure of the GPU's own was measured")
+    if kept is None:
+        text = "no figure of a data sheet to compare with, and a single run has no history"
+        return Finding("no_baseline", Status.UNKNOWN, text)
+    earlier = max(len(kept.get(key, ())) for key in judged)
+    text = "no figure of a data sheet or of other GPUs to compare with, and "
+    text += f"{earlier} of the {HISTORY.minimum} earlier runs that its own history needs"
+    return Finding("no_baseline", Status.UNKNOWN, text)
+
+
 def correctness_findings(points: Iterable[Measurement]) -> list[Finding]:
     """A wrong result is FAIL at any speed; a probe that could not run is UNKNOWN, unsupported says nothing."""
     found = []

@@ -88,10 +88,13 @@ def observe(state: VerdictState, evidence: Evidence, now: float, rules: Hysteres
     """The verdict after one look.
 
     One bad look on a healthy GPU is WARN (`unconfirmed`); `fail_n` of `fail_m` make it FAIL; a FAIL is left only by
-    `clear_n` good looks under load of the last `clear_m`. UNKNOWN evidence changes nothing but staleness.
+    `clear_n` good looks under load of the last `clear_m`. UNKNOWN evidence changes nothing but staleness, and says
+    why a GPU that was probed is still UNKNOWN.
     """
     if evidence.status is Status.UNKNOWN:
-        return expire(state, now, rules)
+        held = expire(state, now, rules)
+        why = _reasons(evidence, held.status) if evidence.active and held.status is Status.UNKNOWN else ()
+        return replace(held, reasons=why) if why else held
     if not evidence.active and SEVERITY[evidence.status] <= max(0, SEVERITY[state.status]):
         return expire(state, now, rules)
     window = max(rules.fail_m, rules.clear_m)
