@@ -68,7 +68,7 @@ token weight stays within 4 %.
 """
 
 POLICIES: dict[str, Profile] = {
-    "prefix": make_profile("prefix", DEFAULT_FILTERS, _PREFIX, "max_random_ties"),
+    "prefix": make_profile("prefix", DEFAULT_FILTERS, _PREFIX, "content_home"),
     "round_robin": make_profile("round_robin", DEFAULT_FILTERS, {}, "round_robin"),
     "least_load": make_profile("least_load", DEFAULT_FILTERS, _LOAD, "max_random_ties"),
     "power_of_two": make_profile("power_of_two", DEFAULT_FILTERS, _LOAD, "power_of_two"),

@@ -11,16 +11,13 @@ from tonnage_core.prefix_index.exact_index import ExactIndex
 from tonnage_core.prefix_index.index import PrefixIndex, matched_blocks, slots_of
 from tonnage_core.scheduling.decide import schedule
 from tonnage_core.scheduling.profile import Profile
-from tonnage_core.scheduling.types import Candidate, Decision, SchedulingRequest
+from tonnage_core.scheduling.types import MIN_MATCH_TOKENS, Candidate, Decision, SchedulingRequest
 
 if TYPE_CHECKING:
     from random import Random
 
 HOLDERS_SHARE = 2
 """One in this many places of a shortlist goes to the holders of the longest prefixes, the rest to a random sample."""
-
-MIN_MATCH_TOKENS = 128
-"""Shorter matches count as none: they save under a few milliseconds, and must not pull everybody to one endpoint."""
 
 
 @dataclass(slots=True, eq=False)
@@ -154,6 +151,7 @@ class Scheduler:
         if exclude:
             candidates = [c for c in candidates if c.id not in exclude]
         request.sequence = self._sequence[request.model] = self._sequence.get(request.model, -1) + 1
+        request.content_key = chain[-1] if chain else None
         steps = self.index.match(chain) if chain else []
         told = {size: self.exact.match(blocks) for size, blocks in exact.items()} if exact else {}
         if len(candidates) > self.profile.shortlist and not self.profile.picker.whole_fleet:

@@ -18,6 +18,9 @@ at a random moment has half of it ahead. In simulation (benchmarks/results/2026-
 within 3 % from 0.1 to 0.6, and 4 to 9 % lower at 0.04 and at 1.
 """
 
+MIN_MATCH_TOKENS = 128
+"""Shorter matches count as none: they save under a few milliseconds, and must not pull everybody to one endpoint."""
+
 
 class SchedulingError(TonnageError):
     """A profile names an unknown plugin, or a decision was asked over no candidates."""
@@ -28,6 +31,7 @@ class Reason(StrEnum):
 
     PREFIX = "prefix"
     LOAD = "load"
+    HOME = "content_home"
     ONLY = "only_candidate"
     ROUND_ROBIN = "round_robin"
     POWER_OF_TWO = "power_of_two"
@@ -103,6 +107,8 @@ class SchedulingRequest:
     """A caller-given session key."""
     prefix_key: bytes | None = None
     """Hash of the prompt's beginning, for consistent hashing without a session."""
+    content_key: bytes | None = None
+    """Hash of the whole prompt: names its home among endpoints that are otherwise alike."""
     sequence: int = 0
     """Count of earlier requests of this pool: round robin's position."""
     matched: Mapping[int, int] = field(default_factory=dict)
