@@ -134,6 +134,11 @@ class Ledger:
         rows = self._read(f"SELECT * FROM jobs{where} ORDER BY number", states or ())
         return [self._job(row) for row in rows]
 
+    def unsent_points(self) -> list[str]:
+        """Ended jobs whose bench points the planner has not taken yet, oldest first."""
+        rows = self._read("SELECT id FROM jobs WHERE state = 'done' AND points = 'pending' ORDER BY number")
+        return [str(row["id"]) for row in rows]
+
     def job(self, job: str) -> Job:
         """One job. Raises `UnknownJobError`."""
         rows = self._read("SELECT * FROM jobs WHERE id = ?", (job,))

@@ -97,15 +97,13 @@ class BenchService:
         if planner is None or self._clock.monotonic() < self._next_post_s:
             return
         try:
-            for job in await asyncio.to_thread(self._ledger.jobs, ("done",)):
-                if job.points == "pending":
-                    text = points_of(await asyncio.to_thread(self._ledger.results, job.id))
-                    outcome = await post_points(planner, text)
-                    self._metrics.points.labels(outcome).inc()
-                    if outcome == "unreachable":
-                        self._next_post_s = self._clock.monotonic() + self._settings.resend_s
-                        return
-                    await asyncio.to_thread(self._ledger.points_sent, job.id, outcome)
+            for job in await asyncio.to_thread(self._ledger.unsent_points):
+                outcome = await post_points(planner, points_of(await asyncio.to_thread(self._ledger.results, job)))
+                self._metrics.points.labels(outcome).inc()
+                if outcome == "unreachable":
+                    self._next_post_s = self._clock.monotonic() + self._settings.resend_s
+                    return
+                await asyncio.to_thread(self._ledger.points_sent, job, outcome)
         except LedgerError as error:
             self._metrics.ledger_errors.labels(error.kind).inc()
 

@@ -3,10 +3,12 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -17,6 +19,10 @@ from tonnage_bench.settings import BenchSettings
 from tonnage_cli.bench import command
 from tonnage_cli.main import run
 from tonnage_loadgen.paced_mock import Pace, PacedMock
+from tonnage_planner.adapters.endpoints_static import StaticEndpoints
+from tonnage_planner.app import Ports as PlannerPorts
+from tonnage_planner.app import build_app as planner_app
+from tonnage_planner.settings import PlannerSettings
 from tonnage_runtime.clock import SystemClock
 from tonnage_runtime.http_app import bind, serve
 from tonnage_runtime.ports import free_port
@@ -94,6 +100,72 @@ def test_a_job_that_fails_ends_in_its_reason(
     assert run(["bench", "--job", "x"]) == 2
     assert run(["bench", "--rate", "1"]) == 2
     assert "--url is missing" in capsys.readouterr().err
+
+
+def test_points_of_a_job_reach_the_planner_that_was_down_and_become_its_drift(tmp_path: Path) -> None:
+    """Real services on both sides: the planner starts only after the job is done."""
+    port = free_port()
+    points = "id,model,engine,engine_version,gpu,isl,osl,concurrency,metric,value\n"
+    points += "j.0.c1.tpot_ms,meta-llama/Llama-3.1-8B,vllm,0.32.0,L40S,512,128,1,tpot_ms,40\n"
+    settings = BenchSettings(
+        database=tmp_path / "b.sqlite", tick_s=0.05, planner_url=f"http://127.0.0.1:{port}", resend_s=0.2
+    )
+
+    async def story() -> str:
+        app = build_app(settings, Ports(SystemClock(), CollectorRegistry(), PointsRunner(points)))
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://b") as bench,
+        ):
+            body = {"url": "http://127.0.0.1:9", "sweep_users": [1], "requests": 1}
+            job = (await bench.post("/v1/bench", json=body)).json()["id"]
+            await reached(bench, job, "pending")
+            planner = planner_app(
+                PlannerSettings(), PlannerPorts(StaticEndpoints(()), Unused(), SystemClock(), CollectorRegistry())
+            )
+            stop = asyncio.Event()
+            serving = asyncio.create_task(serve(planner, bind("127.0.0.1", port), drain_timeout_s=1.0, stop=stop))
+            await reached(bench, job, "sent")
+            async with httpx.AsyncClient() as client:
+                kept = (await client.get(f"http://127.0.0.1:{port}/v1/bench-points")).text
+                metrics = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+            stop.set()
+            await serving
+            return kept + metrics
+
+    told = asyncio.run(story())
+    assert "j.0.c1.tpot_ms" in told
+    assert 'tonnage_planner_bench_points_total{outcome="compared"} 1.0' in told
+    assert 'tonnage_planner_bench_drift_ratio_count{metric="tpot_ms"} 1.0' in told
+
+
+class PointsRunner:
+    """Every run has these points."""
+
+    def __init__(self, points: str) -> None:
+        self._points = points
+
+    async def run(self, question: dict[str, Any]) -> dict[str, Any]:
+        return {"met": True, "document": {}, "points": self._points}
+
+
+class Unused:
+    """No endpoint is listed, so nothing is scraped."""
+
+    async def text(self, url: str) -> str:
+        raise AssertionError(url)
+
+    async def addresses(self, url: str) -> Sequence[str]:
+        raise AssertionError(url)
+
+
+async def reached(bench: httpx.AsyncClient, job: str, points: str) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            if (await bench.get(f"/v1/bench/{job}")).json()["points"] == points:
+                return
+            await asyncio.sleep(0.02)
 
 
 def test_the_service_has_the_command_s_defaults() -> None:
