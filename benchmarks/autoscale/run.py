@@ -1,6 +1,6 @@
 """Autoscaling policies over whole traces, each baseline the best of its grid, against an oracle.
 
-usage: python benchmarks/autoscale/run.py TRACES_DIR [--trace NAME] [--policy P ...] [--out RESULT.json] [--runs FILE]
+usage: run.py TRACES_DIR [--trace NAME] [--policy P ...] [--runs FILE] [--out FILE] [--plot DIR]
 
 A full run takes about ten minutes of one core a trace. Every single run is appended to `--runs`, and a run that stands
 there already is not made again, so that an interrupted comparison goes on where it was.
@@ -16,11 +16,13 @@ from typing import Any
 
 import yaml
 
+from tonnage_cli.autoscale_page import page_of
 from tonnage_core.autoscaling.simulation.baselines import GRIDS
 from tonnage_core.autoscaling.simulation.comparison import (
     LOOKS,
     OURS,
     SLOT_S,
+    Outcome,
     Scenario,
     grid,
     run_baseline,
@@ -135,6 +137,13 @@ def summary(lines: list[dict[str, Any]], limits: dict[str, float]) -> dict[str, 
     return {"policies": found, "limits_hold": holds, "baselines_better_on_both": better, "grid_runs_missing": missing}
 
 
+def plotted(scenario: Scenario, name: str, factor: float, chosen: dict[str, Any]) -> str:
+    """A page with the chosen run of each policy, made once more for its course over time."""
+    runs = {policy: one_run(scenario, policy, tuple(one["thresholds"]))[0] for policy, one in chosen.items()}
+    shown = {"trace": {"name": name}, "rate_factor": factor, "policies": chosen}
+    return page_of(shown, [Outcome(policy, result) for policy, result in runs.items()])
+
+
 def main() -> int:
     """Print the document; 1 when a limit is broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -143,6 +152,7 @@ def main() -> int:
     parser.add_argument("--policy", action="append", choices=[OURS, "oracle", *GRIDS])
     parser.add_argument("--runs", type=Path, help="JSON lines of single runs: read first, then appended to")
     parser.add_argument("--no-runs", action="store_true", help="only sum up what stands in --runs")
+    parser.add_argument("--plot", type=Path, help="run the best of each policy once more and write a page a trace here")
     parser.add_argument("--out", type=Path, help="write the result here too")
     arguments = parser.parse_args()
     settings = yaml.safe_load((HERE / "settings.yaml").read_text())
@@ -170,6 +180,11 @@ def main() -> int:
         "traces": traces,
         "runs": lines,
     }
+    for name in (arguments.trace or settings["traces"]) if arguments.plot else ():
+        scenario = scenario_of(settings, settings["traces"][name], arguments.traces)
+        arguments.plot.mkdir(parents=True, exist_ok=True)
+        page = plotted(scenario, name, settings["traces"][name]["rate_factor"], traces[name]["policies"])
+        (arguments.plot / f"autoscale-{name}.html").write_text(page)
     text = json.dumps(document, indent=1)
     print(text)
     if arguments.out:

@@ -7,6 +7,7 @@ operator's own from above.
 import asyncio
 import importlib.util
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -49,8 +50,10 @@ async def measure(settings: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     settings = yaml.safe_load((HERE / "objects.yaml").read_text())
+    load = list(os.getloadavg())
     found = asyncio.run(measure(settings))
     found |= {"schema": "tonnage.operator_bench/1", "within": found["wall_s"] <= settings["most_s"]}
+    found |= {"cores": os.cpu_count(), "load_average_before": load, "load_average_after": list(os.getloadavg())}
     text = json.dumps(found, indent=1)
     print(text)
     if len(sys.argv) > 1:
