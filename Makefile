@@ -7,7 +7,7 @@ TRACE ?= samples/mooncake_sample.jsonl
 FUZZ_S ?= 300
 UP_ARGS ?= --replay $(TRACE) --limit 200 --speed 10
 
-.PHONY: help up test lint bench e2e-vllm fuzz chart constraints clean
+.PHONY: help up test lint bench e2e-vllm fuzz images chart constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -38,9 +38,18 @@ fuzz: $(VENV)/.dev ## coverage-guided fuzzing of every parser, FUZZ_S seconds a 
 	    $(CURDIR)/$(BIN)/python $(CURDIR)/tests/fuzz.py $$target -max_total_time=$(FUZZ_S) -max_len=4096 .) || exit 1; \
 	done
 
+images: $(VENV)/bin/python ## each image target installed afresh from its own instruction, started and asked; needs a package index
+	$(PYTHON) docker/check_targets.py
+
 chart: $(VENV)/.dev ## the chart's README and the settings in its schema, from their sources
 	$(BIN)/python deploy/helm/settings_schema.py deploy/helm/tonnage
 	$(BIN)/python deploy/helm/chart_readme.py deploy/helm/tonnage
+
+chaos: $(VENV)/.dev ## a trace through the fleet while each fault is done to it, 8 to 20 minutes: make chaos CHAOS_ARGS="--only engine"
+	$(BIN)/python benchmarks/chaos/run.py $(CHAOS_ARGS)
+
+soak: $(VENV)/.dev ## long traffic, overload, a herd, a large fleet; SOAK_S seconds of the first (1800)
+	$(BIN)/python benchmarks/soak/run.py $(SOAK_ARGS)
 
 constraints: ## pin anew what a fresh environment with every extra resolves to
 	rm -rf $(VENV)-pins && $(PYTHON) -m venv $(VENV)-pins

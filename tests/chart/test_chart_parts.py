@@ -254,6 +254,33 @@ def test_the_benchs_tokens_come_from_its_secret_and_workers_know_theirs_alone(re
     assert service["spec"]["serviceName"] in {o["metadata"]["name"] for o in by_kind(objects, "Service")}
 
 
+def test_tokens_between_parts_come_from_one_secret_and_each_part_has_what_it_needs(render: Render) -> None:
+    objects = render({"operator": {"enabled": True}, "access": {"secretName": "s", "tokenKey": "t"}})
+    needed = {
+        "router": {"hashes"},
+        "agent": {"hashes"},
+        "coldstart": {"hashes"},
+        "planner": {"hashes", "token"},
+        "operator": {"token"},
+    }
+    settings = {"hashes": "ACCESS_FILE", "token": "API_TOKEN_FILE"}
+    for part, keys in needed.items():
+        made = env(objects, part)
+        for key, name in settings.items():
+            path = f"/etc/tonnage/access/{key}" if key in keys else None
+            assert made.get(f"TONNAGE_{part.upper()}_{name}") == path
+        (pod,) = (
+            o["spec"]["template"]["spec"]
+            for o in objects
+            if o["metadata"]["name"] == f"demo-tonnage-{part}" and "template" in o.get("spec", {})
+        )
+        (volume,) = (v["secret"] for v in pod["volumes"] if v["name"] == "access")
+        assert {item["path"] for item in volume["items"]} == keys
+        # A file of a subPath would not follow the Secret.
+        assert not any("subPath" in mount for mount in pod["containers"][0]["volumeMounts"])
+    assert not any("ACCESS" in name for name in env(render({}), "planner"))
+
+
 class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/readyz" else 503)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import logging
 import signal
 import socket
 import ssl
@@ -21,6 +22,7 @@ from tonnage_runtime.errors import ListenError, PortInUseError
 from tonnage_runtime.http_errors import ServiceApp
 from tonnage_runtime.metrics import exposition
 
+log = logging.getLogger("tonnage.http")
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 NotReady = Callable[[], str | None]
 
@@ -100,6 +102,27 @@ class Tls:
     key: str
     client_ca: str
 
+    def stamp(self) -> tuple[tuple[int, int], ...]:
+        """Changes when the certificate or the key does."""
+        return tuple((found.st_mtime_ns, found.st_ino) for found in (Path(self.cert).stat(), Path(self.key).stat()))
+
+
+CERTIFICATE_LOOK_S = 30.0
+"""Between looks at whether a certificate was renewed: issuers renew days before the end."""
+
+
+async def _follow_certificate(context: ssl.SSLContext, tls: Tls) -> None:
+    """Give new connections a renewed certificate; one that cannot be used changes nothing."""
+    known = tls.stamp()
+    while True:
+        await asyncio.sleep(CERTIFICATE_LOOK_S)
+        try:
+            if (now := tls.stamp()) != known:
+                context.load_cert_chain(tls.cert, tls.key)
+                known = now
+        except (ssl.SSLError, OSError) as error:
+            log.warning("certificate not renewed", extra={"file": tls.cert, "reason": str(error)})
+
 
 async def serve(
     app: FastAPI,
@@ -123,6 +146,8 @@ async def serve(
         ssl_ca_certs=tls.client_ca if tls else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if tls else ssl.CERT_NONE,
     )
+    config.load()
+    following = asyncio.create_task(_follow_certificate(config.ssl, tls)) if tls and config.ssl else None
     server = _Server(config)
     if stop is None:
         stop = asyncio.Event()
@@ -133,6 +158,8 @@ async def serve(
     await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     server.should_exit = True
+    if following is not None:
+        following.cancel()
     await serving
 
 
