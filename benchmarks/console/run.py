@@ -109,7 +109,8 @@ def _fleet(url: str) -> dict[str, Any]:
 
 
 def answer_cost(url: str, rounds: int) -> dict[str, float]:
-    """CPU of this process, which holds the planner, for one fresh answer, and its size; ms and bytes."""
+    """CPU of this process for one fresh answer, and its size; ms and bytes. The planner scrapes its engines in the same
+    process all the while, so the least of the rounds is nearest to the answer's own cost."""
     times, size = [], 0
     for _ in range(rounds):
         time.sleep(0.6)  # answers within half a second are shared
@@ -117,7 +118,7 @@ def answer_cost(url: str, rounds: int) -> dict[str, float]:
         with urllib.request.urlopen(f"{url}/v1/console/fleet") as answer:
             size = len(answer.read())
         times.append((time.process_time() - started) * 1e3)
-    return {"cpu_ms": round(statistics.median(times), 2), "bytes": size}
+    return {"cpu_ms_least": round(min(times), 2), "cpu_ms_median": round(statistics.median(times), 2), "bytes": size}
 
 
 def measure(browser: Browser, url: str, settings: dict[str, Any], loads: int) -> dict[str, Any]:

@@ -19,12 +19,13 @@ export function grid({ label, columns, rowKey, open, sort, empty }) {
   const body = h("div", { class: "grid-scroll", role: "grid", tabindex: 0, "aria-label": label, "aria-colcount": columns.length }, h("div", { role: "rowgroup", class: "grid-heads" }, head), filler);
   const node = h("div", { class: "grid" }, body, none);
   const pool = [];
-  let rows = [], active = 0, chosen = null, queued = false;
+  let rows = [], active = 0, chosen = null, queued = false, mapped = 0;
 
   function rowAt(slot) {
     if (pool[slot]) return pool[slot];
     const cells = columns.map((column) => h("div", { role: "gridcell", class: column.numeric ? "gc right num" : "gc" }));
     const line = h("div", { role: "row", class: "grid-row", style: { "grid-template-columns": template } }, cells);
+    line.tonnageIndex = -1;
     line.addEventListener("click", () => { active = line.tonnageIndex; body.focus({ preventScroll: true }); if (rows[active]) open(rows[active]); draw(); });
     filler.append(line);
     return (pool[slot] = { line, cells });
@@ -35,18 +36,24 @@ export function grid({ label, columns, rowKey, open, sort, empty }) {
     const top = Math.max(0, Math.floor(body.scrollTop / ROW) - SPARE);
     const shown = Math.min(rows.length - top, Math.ceil(body.clientHeight / ROW) + 2 * SPARE);
     filler.style.height = `${rows.length * ROW}px`;
-    for (let slot = 0; slot < Math.max(shown, pool.length); slot += 1) {
-      if (slot >= shown) { pool[slot].line.hidden = true; continue; }
-      const { line, cells } = rowAt(slot), index = top + slot, row = rows[index];
+    // A row keeps its line while it is in view, so that scrolling fills only the lines of rows that come in.
+    const lines = Math.max(pool.length, Math.ceil(body.clientHeight / ROW) + 2 * SPARE + 1);
+    while (pool.length < Math.min(lines, rows.length)) rowAt(pool.length);
+    if (lines !== mapped) { mapped = lines; for (const { line } of pool) line.tonnageIndex = -1; }
+    for (let index = top; index < top + shown; index += 1) {
+      const { line, cells } = rowAt(index % lines), row = rows[index];
       line.hidden = false;
+      setAttr(line, "aria-selected", chosen !== null && rowKey(row) === chosen ? "true" : "false");
+      line.classList.toggle("active", index === active);
+      if (line.tonnageRow === row && line.tonnageIndex === index) continue;
+      line.tonnageRow = row;
       line.tonnageIndex = index;
       line.style.transform = `translateY(${index * ROW}px)`;
       setAttr(line, "aria-rowindex", index + 2);
       setAttr(line, "id", `${id}-${index}`);
-      setAttr(line, "aria-selected", chosen !== null && rowKey(row) === chosen ? "true" : "false");
-      line.classList.toggle("active", index === active);
       columns.forEach((column, i) => column.cell(cells[i], row));
     }
+    for (const { line } of pool) if (line.tonnageIndex < top || line.tonnageIndex >= top + shown) line.hidden = true;
     setAttr(body, "aria-activedescendant", active >= top && active < top + shown ? `${id}-${active}` : null);
   }
 
