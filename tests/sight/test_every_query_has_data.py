@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import math
+import subprocess
 import sys
 import time
 import urllib.error
@@ -18,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.sight.chart_files import ROOT, dashboard_queries, rules
 from tests.sight.loopback import (
     Service,
     ask,
     chart_scrape_config,
+    get,
     needs_prometheus,
     on_loopback,
     prometheus,
@@ -262,3 +265,20 @@ def test_no_rule_fails_to_be_evaluated(fleet: Fleet) -> None:
         rule["name"]: rule["lastError"] for group in groups for rule in group["rules"] if rule.get("lastError")
     } == {}
     assert len(groups) == 7
+
+
+def test_the_fleets_own_configuration_is_for_the_same_targets_and_promtool_accepts_it(fleet: Fleet) -> None:
+    path = fleet.folder / ".tonnage" / "prometheus.yml"
+    run = subprocess.run(["promtool", "check", "config", path], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    jobs = {
+        job["job_name"]: job["static_configs"][0]["targets"]
+        for job in yaml.safe_load(path.read_text())["scrape_configs"]
+    }
+    told = services(fleet.urls, "", "")
+    ours = {service.job for service in told} - {"tonnage-operator"}
+    assert {job: jobs[job] for job in ours} == {
+        job: [service.metrics for service in told if service.job == job and service.metrics] for job in ours
+    }
+    pages = [f"http://{address}/metrics" for addresses in jobs.values() for address in addresses]
+    wait_for("every page, that of the engine which crashed too", lambda: all(b"# HELP" in get(page) for page in pages))

@@ -13,6 +13,7 @@ from tonnage_cli.finite import FiniteRange
 from tonnage_cli.fleet.layout import FleetOptions
 from tonnage_cli.fleet.outcome import exit_code, html_path, up_document, write_atomically
 from tonnage_cli.fleet.presentation import print_comparison, print_scaling, print_urls, progress_bars
+from tonnage_cli.fleet.scrape_config import scrape_config
 from tonnage_cli.fleet.session import Session, Workload, running
 from tonnage_cli.output import check_writable, json_option, print_json
 from tonnage_core.slo import Slo
@@ -54,7 +55,7 @@ POLICIES = ("prefix", "round_robin", "least_load", "power_of_two", "session", "c
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".tonnage"),
     show_default=True,
-    help="Logs, the weight cache and the HTML report.",
+    help="Logs, the weight cache, the HTML report, prometheus.yml.",
 )
 @click.option(
     "--log-level", type=click.Choice(("DEBUG", "INFO", "WARNING", "ERROR")), default="WARNING", show_default=True
@@ -121,6 +122,8 @@ async def _up(
 ) -> int:
     console = Console(stderr=as_json)
     async with running(options) as session:
+        scrape = scrape_config(session.urls)
+        write_atomically(options.state_dir / "prometheus.yml", orjson.dumps(scrape, option=orjson.OPT_INDENT_2))
         if urls_file is not None:
             write_atomically(urls_file, orjson.dumps(session.urls, option=orjson.OPT_INDENT_2))
         if not as_json:
