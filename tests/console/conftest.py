@@ -122,7 +122,7 @@ def _planner(world: World, endpoints: Sequence[EndpointSettings], more: Mapping[
         loop.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open this thread has a running loop, in which no async test could start
 def chromium() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("chromium is not installed: apt-get install chromium")
@@ -174,7 +174,7 @@ class LocalFleet:
         return found[0]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     """The fleet after a short replay, still up."""
     if CHROMIUM is None:
