@@ -29,7 +29,7 @@ class SystemClock:
 
 
 class ScaledClock:
-    """A clock whose monotonic seconds pass `scale` (> 0) times as fast: what watches simulated engines counts theirs."""
+    """A clock whose monotonic seconds pass `scale` (> 0) times as fast: for watchers of simulated engines."""
 
     def __init__(self, clock: Clock, scale: float) -> None:
         self._clock = clock
