@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tonnage_gpu_agent.adapters.fake_nvml import FakeDriver, fake_gpu
-from tonnage_gpu_agent.fields import BY_NAME, FIELDS, plausible
+from tonnage_gpu_agent.fields import BY_NAME, FIELDS, Field, plausible
 from tonnage_gpu_agent.telemetry import DeviceState, DeviceWatch, Mode, Telemetry
 from tonnage_runtime.clock import ManualClock, SystemClock
 
@@ -51,6 +51,24 @@ def test_a_healthy_gpu_has_every_reading_it_supports() -> None:
 def test_a_sentinel_is_dropped_and_counted_never_exported(field: str, raw: float) -> None:
     kept, dropped = plausible(BY_NAME[field], [(("x",), raw)])
     assert (kept, dropped) == ([], 1)
+
+
+SCALE = {"utilization": 100, "fan": 100, "power": 1e3, "power_limit": 1e3, "energy": 1e3, "clock": 1e-6,
+         "pcie_throughput": 1e-3}  # fmt: skip
+"""What the adapter divides the driver's number by."""
+WIDE = {"memory", "bar1", "energy", "ecc", "ecc_lifetime", "nvlink_errors"}
+"""Fields of 64 bits, in which all ones of 32 bits may be a value."""
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+def test_every_fields_blanks_are_dropped_and_its_own_range_is_kept(field: Field) -> None:
+    raw = [-1.0, 0x7FFFFFFFFFFFFFF0, 0xFFFFFFFFFFFFFFFF] + ([] if field.name in WIDE else [0xFFFFFFFF])
+    blanks = [value / SCALE.get(field.name, 1) for value in raw] if field.name != "temperature" else raw[1:]
+    blanks += [math.nan, math.inf, -math.inf]
+    assert plausible(field, [((), float(value)) for value in blanks]) == ([], len(blanks))
+    beyond = [((), math.nextafter(field.low, -math.inf)), ((), math.nextafter(field.high, math.inf))]
+    within = [((), field.low), ((), field.high)]
+    assert plausible(field, [*within, *beyond]) == (within, 2)
 
 
 def test_a_sentinel_hides_only_itself() -> None:
