@@ -2,7 +2,8 @@
 
 usage: python benchmarks/soak/run.py [--only steady overload herd scale] [--out RESULT.json]
 
-SOAK_S in the environment sets the seconds of the steady part (1800). Exit code 1 when something did not hold.
+SOAK_S in the environment sets the seconds of the steady part (1800), SOAK_RPS its requests a second. Exit code 1 when
+something did not hold.
 """
 
 import argparse
@@ -32,6 +33,7 @@ def main() -> int:
     settings["steady"]["seconds"] = float(
         os.environ.get("SOAK_S", 60 if arguments.short else settings["steady"]["seconds"])
     )
+    settings["steady"]["rate_rps"] = float(os.environ.get("SOAK_RPS", settings["steady"]["rate_rps"]))
     found: dict[str, Any] = {}
     for name in arguments.only:
         begun = time.monotonic()
