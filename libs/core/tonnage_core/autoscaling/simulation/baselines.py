@@ -34,6 +34,9 @@ class HpaPolicy:
     def target(self, view: PoolView) -> int:
         """Replicas after tolerance, rate limit and window."""
         current = max(1, view.wanted)
+        if not self._recommended:
+            # Kubernetes takes what it finds for its first recommendation: nothing goes down before the window is over.
+            self._recommended.append((view.now_s, current))
         usage = self._metric(view) / (self._target * current)
         wanted = current if abs(usage - 1) <= TOLERANCE else math.ceil(usage * current - 1e-9)
         self._recommended.append((view.now_s, wanted))
@@ -66,11 +69,13 @@ class KpaPolicy:
         self._threshold = panic_threshold
         self._seen: deque[tuple[float, int]] = deque()
         self._panic_until_s = -1.0
+        self._began_s: float | None = None
         self._panic_target = 0
 
     def target(self, view: PoolView) -> int:
         """Replicas from the stable window, or from the panic window while it panics."""
         now = view.now_s
+        self._began_s = now if self._began_s is None else self._began_s
         self._seen.append((now, view.in_flight))
         while self._seen[0][0] < now - self.stable_s:
             self._seen.popleft()
@@ -83,7 +88,9 @@ class KpaPolicy:
             self._panic_target = max(self._panic_target, panic, view.wanted)
             return self._panic_target
         self._panic_target = 0
-        return max(stable, view.wanted // 2)
+        # A window that is not full yet shows the requests of an empty fleet: it may only ask for more.
+        least = view.wanted if now - self._began_s < self.stable_s else view.wanted // 2
+        return max(stable, least)
 
     def _mean(self, since_s: float) -> float:
         values = [value for at, value in self._seen if at >= since_s]
