@@ -92,9 +92,11 @@ def post(url: str, body: Any, **headers: str) -> tuple[int, Any]:
 
 
 def complete(router: str, **headers: str) -> int:
-    """One short request; its status."""
+    """One short request; its status, or 0 when none came in time."""
     body = {"model": MODEL, "prompt": f"say {time.monotonic()}", "max_tokens": 4}
-    return post(f"{router}/v1/completions", body, **headers)[0]
+    with contextlib.suppress(TimeoutError):
+        return post(f"{router}/v1/completions", body, **headers)[0]
+    return 0
 
 
 @dataclass(frozen=True)
@@ -201,19 +203,26 @@ def suffer(fleet: Fleet) -> None:
         post(f"{engine}/admin/fault", {"kind": "metrics_error", "for_s": 60})
     wait_for("the planner is blind", lambda: shows("max(tonnage:planner_blind:ratio_rate5m)"))
     for engine in (first, second):
-        urllib.request.urlopen(urllib.request.Request(f"{engine}/admin/fault", method="DELETE"), timeout=10).close()
+        clear(engine)
     with (fleet.folder / "kmsg").open("a") as log:
         log.write(XID)
+    post(f"{first}/admin/fault", {"kind": "hang", "for_s": 60})
+    wait_for("the engine that hangs shows", lambda: shows("sum(1 - tonnage_router_endpoint_up)"))
+    clear(first)
     with contextlib.suppress(OSError):
         post(f"{first}/admin/fault", {"kind": "crash"})
-    wait_for("the dead engine shows", lambda: shows("sum(1 - tonnage_router_endpoint_up)"))
+
+
+def clear(engine: str) -> None:
+    """End every fault of an engine."""
+    urllib.request.urlopen(urllib.request.Request(f"{engine}/admin/fault", method="DELETE"), timeout=30).close()
 
 
 def use(fleet: Fleet) -> None:
     """Everything else that there is a panel for."""
     bad = post(f"{fleet.urls['router']}/v1/completions", {"model": "no-such-model", "prompt": "x"})
     assert bad[0] == 404
-    assert complete(fleet.tenants_router, authorization="Bearer alpha") == 200
+    wait_for("an answer for alpha", lambda: complete(fleet.tenants_router, authorization="Bearer alpha") == 200)
     assert complete(fleet.tenants_router, authorization="Bearer beta") in (400, 429)
     point = (
         f"id,model,engine,engine_version,gpu,isl,osl,concurrency,metric,value\n1,{MODEL},vllm,0.32.0,L40S,512,128,8,"
