@@ -43,7 +43,7 @@ async def test_every_kind_of_child_is_made_and_one_that_is_left_over_is_deleted(
     fleet.coldstart.views[url] = NodeView(url, {})
     await fleet.start(
         leader_election=True,
-        lease_s=3.0,
+        lease_s=15.0,
         identity="one",
         keda=True,
         scaler_address="planner:8095",
