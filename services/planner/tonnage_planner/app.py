@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Match, Route
 
 from tonnage_core.errors import TonnageError
 from tonnage_planner.console.routes import Around, Console
@@ -108,26 +105,12 @@ def build_app(settings: PlannerSettings, ports: Ports) -> FastAPI:
         beside=("/console", "/v1/console/") if settings.console else (),  # read-only; actions have a token
     )
     app.add_exception_handler(UnknownPoolError, _not_found)
-    app.add_exception_handler(RequestValidationError, _not_valid)
-    app.add_exception_handler(HTTPException, _refused)
     app.add_middleware(BodyLimit, limit_bytes=settings.request_body_limit_bytes)
     _add_routes(app, settings, fleet, clock)
     add_plan_routes(app, jobs, library)
     if settings.console:
         console.add_to(app)
-    _document_errors(app)
     return app
-
-
-def _document_errors(app: FastAPI) -> None:
-    """A wrong request is answered with 400 and an error object, not the framework's 422: the document says so."""
-    document = app.openapi()
-    for path in document["paths"].values():
-        for operation in path.values():
-            if operation["responses"].pop("422", None) is not None:
-                operation["responses"].setdefault("400", {"description": "The request is not well formed"})
-    for name in ("HTTPValidationError", "ValidationError"):
-        document["components"]["schemas"].pop(name, None)
 
 
 def _add_routes(app: FastAPI, settings: PlannerSettings, fleet: Fleet, clock: Clock) -> None:
@@ -189,31 +172,6 @@ def _not_ready(fleet: Fleet) -> str | None:
         return f"the endpoint list cannot be read: {fleet.source_error}"
     waiting = [pool for pool in fleet.pools if pool not in fleet.decided]
     return f"no decision yet for {', '.join(waiting)}" if waiting else None
-
-
-async def _not_valid(_: Request, error: Exception) -> JSONResponse:
-    first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": str(error)}
-    where = ".".join(str(part) for part in first["loc"])
-    return JSONResponse(
-        {"error": {"message": f"{where}: {first['msg']}", "type": "invalid_request_error"}}, status_code=400
-    )
-
-
-async def _refused(request: Request, error: Exception) -> JSONResponse:
-    """What the framework itself refuses (no such path or method, a body it cannot parse), in the same shape."""
-    status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
-    kind = "not_found_error" if status == 404 else "invalid_request_error"
-    headers = error.headers if isinstance(error, HTTPException) else None
-    if status == 405:
-        headers = {"Allow": ", ".join(sorted(_methods(request)))}
-    return JSONResponse({"error": {"message": detail, "type": kind}}, status_code=status, headers=headers)
-
-
-def _methods(request: Request) -> set[str]:
-    """What a path takes over all its routes: the framework names those of the first one only."""
-    routes = (route for route in request.app.routes if isinstance(route, Route))
-    found = (route.methods or set() for route in routes if route.matches(request.scope)[0] is not Match.NONE)
-    return set().union(*found)
 
 
 async def _not_found(_: Request, error: Exception) -> JSONResponse:
