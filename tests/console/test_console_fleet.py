@@ -9,13 +9,14 @@ from playwright.sync_api import Page, expect
 
 from tests.console.conftest import WAIT_MS, LocalFleet
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 
 def serious(page: Page) -> list[str]:
     found = [one for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
     return [f"{one['id']}: {one['nodes'][0]['html'][:160]}" for one in found]
 
 
-@pytest.mark.slow
 def test_the_printed_address_opens_the_fleet_and_may_drain(page: Page, fleet: LocalFleet) -> None:
     assert fleet.urls["console"] == f"{fleet.urls['planner']}/console/fleet"
     page.goto(fleet.console_with_token)
@@ -38,7 +39,6 @@ def test_the_printed_address_opens_the_fleet_and_may_drain(page: Page, fleet: Lo
     assert serious(page) == []
 
 
-@pytest.mark.slow
 def test_a_routed_request_is_found_with_its_candidates_and_leads_to_its_endpoint(page: Page, fleet: LocalFleet) -> None:
     page.goto(f"{fleet.urls['planner']}/console/decisions")
     page.locator(".drow").nth(2).click()
@@ -55,7 +55,6 @@ def test_a_routed_request_is_found_with_its_candidates_and_leads_to_its_endpoint
     expect(page.get_by_role("complementary", name="Endpoint")).to_contain_text(chosen)
 
 
-@pytest.mark.slow
 def test_a_router_that_stands_still_is_down_and_comes_back(page: Page, fleet: LocalFleet) -> None:
     page.goto(f"{fleet.urls['planner']}/console/fleet")
     router = page.locator(".part", has_text="router")
@@ -67,7 +66,6 @@ def test_a_router_that_stands_still_is_down_and_comes_back(page: Page, fleet: Lo
     expect(router).to_contain_text(re.compile(r"router\s*up"))
 
 
-@pytest.mark.slow
 def test_a_plan_goes_from_the_form_to_what_can_be_copied(page: Page, fleet: LocalFleet) -> None:
     profile = (
         b'{"schema": "tonnage.gpu_profile/1", "node": "n1", "index": 0, "name": "L40S", "memory_bytes": 47674490880,'

@@ -5,11 +5,14 @@ import hashlib
 import re
 from typing import Any
 
+import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from tests.console.conftest import ROUTER, TOKEN, WAIT_MS, Served, Stage, World, engine_metrics, routed
 from tonnage_planner.settings import EndpointSettings
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def serious(page: Page) -> list[str]:
