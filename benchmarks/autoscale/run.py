@@ -133,7 +133,8 @@ def summary(lines: list[dict[str, Any]], limits: dict[str, float]) -> dict[str, 
         and line["slo_attainment"] >= ours["slo_attainment"]
         and line["gpu_hours"] <= ours["gpu_hours"]
     ]
-    missing = {policy: len(grid(policy)) - found.get(policy, {}).get("chosen_from", 0) for policy in GRIDS}
+    run = {(line["policy"], tuple(line["thresholds"])) for line in lines}
+    missing = {policy: sum((policy, pair) not in run for pair in grid(policy)) for policy in GRIDS}
     return {"policies": found, "limits_hold": holds, "baselines_better_on_both": better, "grid_runs_missing": missing}
 
 
