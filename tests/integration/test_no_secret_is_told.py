@@ -100,6 +100,7 @@ async def _cut_off(port: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_no_secret_is_in_a_log_a_metric_an_explanation_or_an_error(parts: dict[str, Any]) -> None:
     router, bearer = parts["router"], {"authorization": f"Bearer {KEY}", "x-tonnage-explain": "1"}
     body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 2}
