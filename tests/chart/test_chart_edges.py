@@ -131,6 +131,17 @@ def test_every_service_and_pod_has_a_name_that_dns_takes(name: str) -> None:
             assert DNS_LABEL.fullmatch(one["metadata"]["name"])
 
 
+@pytest.mark.parametrize("name", ["r" * 46, "r" * 47, "r" * 48, "r" * 53])
+def test_a_name_that_pods_carry_as_a_label_fits_into_one(name: str) -> None:
+    """A Job's pods have its name as a label, a StatefulSet's its name and a hash of up to ten digits; 63 at most."""
+    most = {"Job": 63, "StatefulSet": 52}
+    made = [o for o in render(FULL | {"fullnameOverride": name}) if o["kind"] in most]
+    assert {o["kind"] for o in made} == most.keys()
+    for one in made:
+        assert len(one["metadata"]["name"]) <= most[one["kind"]]
+        assert one["metadata"]["name"].startswith(name[:39])
+
+
 @pytest.mark.parametrize(("one", "other"), [("tonnage", "tonnage-b"), ("x" * 52 + "a", "x" * 52 + "b")])
 def test_two_releases_of_one_namespace_share_no_object_but_the_definition(one: str, other: str) -> None:
     def names(release: str) -> set[tuple[str, str]]:

@@ -193,12 +193,25 @@ def test_budgets_and_spread_select_the_pods_of_their_part(render: Render) -> Non
         ({"bench": {"enabled": True, "tokenSecret": {"name": "b"}, "workers": {"enabled": True}}}, "needs a queue"),
         ({"redis": {"external": {"url": "redis://a", "urlSecret": {"name": "b"}}}}, "are both set: keep one"),
         ({"redis": {"external": {"url": "redis://:word@a"}}}, "'/redis/external/url'"),
+        (
+            {"redis": {"external": {"url": "rediss://h:6380/1"}}, "networkPolicy": {"enabled": True}},
+            "is on port 6380 and networkPolicy.redisPort is 6379",
+        ),
         ({"router": {"httpRoute": {"enabled": True}}}, "set router.httpRoute.parentRefs"),
         ({"router": {"autoscaling": {"enabled": True}}}, "set router.resources.requests.cpu"),
         ({"planner": {"externalMetrics": {"enabled": True}}}, "clientCa is empty and cannot be looked up"),
         ({"planner": HPA | {"keda": {"enabled": True}}}, "KEDA owns the cluster's external metrics API"),
         ({"planner": {"scaling": {"targets": [TARGET | {"by": "keda"}]}}}, "set planner.keda.enabled"),
         ({"planner": HPA | {"scaling": {"targets": [TARGET | {"by": "hpa", "max": 12}]}}}, "within an HPA's 10 %"),
+        (
+            {"planner": {"keda": {"enabled": True}, "scaling": {"targets": [TARGET | {"by": "keda"}] * 2}}},
+            "serving/m is scaled twice: keep one entry",
+        ),
+        ({"router": {"resources": {"requests": {"cpu": "lots"}}}}, "'/router/resources/requests/cpu': 'lots' does not"),
+        ({"router": {"resources": {"limits": {"cpu": -1}}}}, "'/router/resources/limits/cpu': minimum: got -1"),
+        ({"coldstart": {"cache": {"sizeLimit": "big"}}}, "'/coldstart/cache/sizeLimit': 'big' does not match"),
+        ({"image": {"tag": "a b"}}, "'/image/tag': 'a b' does not match"),
+        ({"networkPolicy": {"clients": [{}]}}, "'/networkPolicy/clients/0': minProperties"),
         ({"router": {"settings": {"retires": 3}}}, "'/router/settings': additional properties 'retires' not allowed"),
         ({"agent": {"settings": {"interval_s": "soon"}}}, "'/agent/settings/interval_s': got string, want number"),
         (
@@ -252,6 +265,35 @@ def test_the_benchs_tokens_come_from_its_secret_and_workers_know_theirs_alone(re
     assert of_worker["TONNAGE_BENCH_WORKER_SERVICE_URL"] == "http://demo-tonnage-bench.fleet.svc:8094"
     assert of_worker["TONNAGE_BENCH_WORKER_QUEUE_URL"] == "redis://demo-tonnage-redis:6379/0"
     assert service["spec"]["serviceName"] in {o["metadata"]["name"] for o in by_kind(objects, "Service")}
+
+
+def test_a_metric_keeps_the_labels_that_it_brings(render: Render) -> None:
+    """The Prometheus operator labels targets too: without this every engine would be the endpoint `metrics`."""
+    (monitor,) = by_kind(render({"metrics": {"serviceMonitor": {"enabled": True}}}), "ServiceMonitor")
+    assert [endpoint["honorLabels"] for endpoint in monitor["spec"]["endpoints"]] == [True]
+
+
+def test_the_bench_shows_the_planner_the_token_between_parts(render: Render) -> None:
+    def of(values: Object) -> tuple[list[str], list[Object]]:
+        (service,) = by_kind(render(values), "StatefulSet")
+        pod = service["spec"]["template"]["spec"]
+        names = [e["value"] for e in pod["containers"][0]["env"] if e["name"] == "TONNAGE_BENCH_API_TOKEN_FILE"]
+        return names, [v["secret"] for v in pod["volumes"] if v["name"] == "access"]
+
+    bench = {"bench": {"enabled": True, "tokenSecret": {"name": "b"}}}
+    wanted = {"secretName": "s", "items": [{"key": "t", "path": "token"}]}
+    asked = bench | {"access": {"secretName": "s", "tokenKey": "t"}}
+    assert of(asked) == (["/etc/tonnage/access/token"], [wanted])
+    assert of(asked | {"planner": {"enabled": False}}) == of(bench) == ([], [])
+
+
+def test_agents_and_nodes_of_another_release_may_be_named_where_this_one_has_none(render: Render) -> None:
+    urls = ["http://nodes-agent.other.svc:8091"]
+    planner = {"settings": {"agent_urls": urls}}
+    made = env(render({"agent": {"enabled": False}, "planner": planner}), "planner")
+    assert made["TONNAGE_PLANNER_AGENT_URLS"] == '["http://nodes-agent.other.svc:8091"]'
+    with pytest.raises(HelmError, match=r"planner\.settings\.agent_urls is written by the chart"):
+        render({"planner": planner})
 
 
 def test_tokens_between_parts_come_from_one_secret_and_each_part_has_what_it_needs(render: Render) -> None:

@@ -78,6 +78,13 @@ def test_every_object_is_valid_for_the_newest_kubernetes(
         assert [problem for one in made for problem in refusals(one, minor)] == []
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_object_is_made_twice(shape: str, render: Render, shape_values: Shape) -> None:
+    """The second of one name would be refused by the API server, and the installation with it."""
+    made = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in render(shape_values(shape))]
+    assert sorted(made, key=str) == sorted(set(made), key=str)
+
+
 def test_the_check_refuses_a_field_that_is_none(render: Render, shape_values: Shape, refusals: Refusals) -> None:
     for one in render(shape_values("full")):
         if "spec" in one:

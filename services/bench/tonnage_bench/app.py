@@ -67,7 +67,7 @@ class Ports:
 
 
 def build_app(settings: BenchSettings, ports: Ports) -> FastAPI:
-    """The service. Raises `LedgerFileError` when the database is not usable."""
+    """The service. Raises `LedgerFileError` when the database is not usable, `SettingsError` when the token is not."""
 
     def wake() -> None:
         conductor.wake()

@@ -15,6 +15,7 @@ from tonnage_bench.settings import BenchSettings
 from tonnage_bench.targets import check_target, host_of
 from tonnage_core.benchmarking.lengths import parse_lengths
 from tonnage_core.benchmarking.series import most_runs
+from tonnage_runtime.access import OwnToken
 from tonnage_runtime.clock import Clock
 
 
@@ -30,6 +31,7 @@ class BenchService:
         self._metrics = metrics
         self._clock = clock
         self._next_post_s = 0.0
+        self._token = OwnToken(settings.api_token_file) if settings.api_token_file else None
         conductor.after = self.send_points
         metrics.jobs.attach(self._count)
 
@@ -98,7 +100,8 @@ class BenchService:
             return
         try:
             for job in await asyncio.to_thread(self._ledger.unsent_points):
-                outcome = await post_points(planner, points_of(await asyncio.to_thread(self._ledger.results, job)))
+                points = points_of(await asyncio.to_thread(self._ledger.results, job))
+                outcome = await post_points(planner, points, self._token.header() if self._token else "")
                 self._metrics.points.labels(outcome).inc()
                 if outcome == "unreachable":
                     self._next_post_s = self._clock.monotonic() + self._settings.resend_s

@@ -34,6 +34,8 @@ class BenchSettings(Settings):
     """Bearer tokens by host or host:port of a target; they are not taken from requests."""
     planner_url: str | None = Field(default=None, pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")
     """The planner that bench points are sent to; empty: they are kept here alone."""
+    api_token_file: Path | None = None
+    """File with the bearer token that the planner's access file knows, read again when it changes."""
     queue_url: str = Field(default="", repr=False)
     """Celery's broker, `redis://…`; empty: runs are made in this service, one at a time."""
     queue_name: str = Field(default="tonnage.bench", pattern=r"^[A-Za-z0-9._-]{1,100}$")

@@ -1,6 +1,7 @@
 """`tonnage bench --service`: the command's options as a job of a real service, its report as the command's own."""
 
 import asyncio
+import hashlib
 import json
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tonnage_bench.adapters.planner_http import post_points
 from tonnage_bench.adapters.step_process import StepProcess
 from tonnage_bench.app import Ports, build_app
 from tonnage_bench.documents import BenchRequest
@@ -102,13 +104,22 @@ def test_a_job_that_fails_ends_in_its_reason(
     assert "--url is missing" in capsys.readouterr().err
 
 
-def test_points_of_a_job_reach_the_planner_that_was_down_and_become_its_drift(tmp_path: Path) -> None:
-    """Real services on both sides: the planner starts only after the job is done."""
+@pytest.mark.parametrize("token", [None, "between-parts"])
+def test_points_of_a_job_reach_the_planner_that_was_down_and_become_its_drift(
+    token: str | None, tmp_path: Path
+) -> None:
+    """Real services on both sides: the planner starts only after the job is done, and may want a token."""
+    shown, known = (tmp_path / "token", tmp_path / "hashes") if token else (None, None)
+    if token and shown and known:
+        shown.write_text(token)
+        known.write_text(hashlib.sha256(token.encode()).hexdigest())
+    headers = {"authorization": f"Bearer {token}"} if token else {}
     port = free_port()
     points = "id,model,engine,engine_version,gpu,isl,osl,concurrency,metric,value\n"
     points += "j.0.c1.tpot_ms,meta-llama/Llama-3.1-8B,vllm,0.32.0,L40S,512,128,1,tpot_ms,40\n"
+    url = f"http://127.0.0.1:{port}"
     settings = BenchSettings(
-        database=tmp_path / "b.sqlite", tick_s=0.05, planner_url=f"http://127.0.0.1:{port}", resend_s=0.2
+        database=tmp_path / "b.sqlite", tick_s=0.05, planner_url=url, api_token_file=shown, resend_s=0.2
     )
 
     async def story() -> str:
@@ -122,14 +133,17 @@ def test_points_of_a_job_reach_the_planner_that_was_down_and_become_its_drift(tm
             job = (await bench.post("/v1/bench", json=body)).json()["id"]
             await reached(bench, job, "pending")
             planner = planner_app(
-                PlannerSettings(), PlannerPorts(StaticEndpoints(()), Unused(), SystemClock(), CollectorRegistry())
+                PlannerSettings(access_file=known),
+                PlannerPorts(StaticEndpoints(()), Unused(), SystemClock(), CollectorRegistry()),
             )
             stop = asyncio.Event()
             serving = asyncio.create_task(serve(planner, bind("127.0.0.1", port), drain_timeout_s=1.0, stop=stop))
             await reached(bench, job, "sent")
-            async with httpx.AsyncClient() as client:
-                kept = (await client.get(f"http://127.0.0.1:{port}/v1/bench-points")).text
-                metrics = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+            if token:
+                assert await post_points(url, points) == "unreachable", "a token may still be brought"
+            async with httpx.AsyncClient(headers=headers) as client:
+                kept = (await client.get(f"{url}/v1/bench-points")).text
+                metrics = (await client.get(f"{url}/metrics")).text
             stop.set()
             await serving
             return kept + metrics

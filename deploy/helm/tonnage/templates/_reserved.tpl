@@ -31,6 +31,10 @@
 {{- if and .Values.redis.enabled (or $external.url $external.urlSecret.name) }}
 {{- fail "redis.enabled deploys a server and redis.external names another: keep one" }}
 {{- end }}
+{{- $port := regexFind ":[0-9]+$" (get (urlParse $external.url) "host") | trimPrefix ":" | default "6379" }}
+{{- if and .Values.networkPolicy.enabled $external.url (ne (int $port) (int .Values.networkPolicy.redisPort)) }}
+{{- fail (printf "redis.external.url is on port %s and networkPolicy.redisPort is %d: set networkPolicy.redisPort" $port (int .Values.networkPolicy.redisPort)) }}
+{{- end }}
 {{- if and .Values.coldstart.enabled .Values.coldstart.peers.enabled }}
 {{- if not (include "tonnage.hasStore" .) }}
 {{- fail "coldstart.peers.enabled needs a store: set redis.enabled, redis.external.url or redis.external.urlSecret.name" }}
@@ -85,7 +89,13 @@
 {{- if and $external.enabled (has (int $external.port) (list (int $planner.port) (int $planner.keda.port))) }}
 {{- fail (printf "planner.externalMetrics.port %d is another port of the planner: give it its own" (int $external.port)) }}
 {{- end }}
+{{- $scaled := dict }}
 {{- range $planner.scaling.targets }}
+{{- $of := printf "%s/%s" (default $.Release.Namespace .target.namespace) .target.name }}
+{{- if hasKey $scaled $of }}
+{{- fail (printf "planner.scaling.targets: %s is scaled twice: keep one entry" $of) }}
+{{- end }}
+{{- $_ := set $scaled $of true }}
 {{- if and (eq .by "keda") (not $planner.keda.enabled) }}
 {{- fail (printf "planner.scaling.targets: pool %s is scaled by keda: set planner.keda.enabled" .pool) }}
 {{- end }}
@@ -113,7 +123,8 @@
 -}}
 {{- range $part, $reserved := $values }}
 {{- range $name, $_ := (index $.Values $part).settings | default dict }}
-{{- if hasKey $reserved $name }}
+{{- $elsewhere := and (eq $part "planner") (hasSuffix "_urls" $name) (not (index $.Values (trimSuffix "_urls" $name)).enabled) }}
+{{- if and (hasKey $reserved $name) (not $elsewhere) }}
 {{- $instead := index $reserved $name }}
 {{- fail (printf "%s.settings.%s is written by the chart: %s" $part $name (ternary "remove it" (printf "set %s instead" $instead) (empty $instead))) }}
 {{- end }}

@@ -3,17 +3,18 @@
 import httpx
 
 TIMEOUT_S = 10.0
+LATER = (401, 403, 429)
+"""Refusals that end when a token was brought or the load is over."""
 
 
-async def post_points(planner_url: str, text: str) -> str:
-    """`sent`, `refused` (never to be taken) or `unreachable` (worth another try)."""
+async def post_points(planner_url: str, text: str, authorization: str = "") -> str:
+    """`sent`, `refused` (never to be taken) or `unreachable` (worth another try). `authorization` may be empty."""
+    headers = {"content-type": "text/csv"} | ({"authorization": authorization} if authorization else {})
     try:
         async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
-            answer = await client.post(
-                f"{planner_url.rstrip('/')}/v1/bench-points", content=text, headers={"content-type": "text/csv"}
-            )
+            answer = await client.post(f"{planner_url.rstrip('/')}/v1/bench-points", content=text, headers=headers)
     except httpx.HTTPError:
         return "unreachable"
     if answer.status_code == 201:
         return "sent"
-    return "refused" if 400 <= answer.status_code < 500 and answer.status_code != 429 else "unreachable"
+    return "refused" if 400 <= answer.status_code < 500 and answer.status_code not in LATER else "unreachable"

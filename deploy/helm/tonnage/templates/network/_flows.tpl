@@ -57,11 +57,6 @@ Every connection that pods of the release make or take, by name. `from` and `to`
 {{- $out = append $out (dict "name" (printf "planner-to-%s" $part) "from" "planner" "to" $part "ports" (list (index $v $part).port)) -}}
 {{- end -}}
 {{- end -}}
-{{- range list "agent" "coldstart" -}}
-{{- if and $on.planner (index $on .) -}}
-{{- $out = append $out (dict "name" (printf "planner-to-%s" .) "from" "planner" "to" . "ports" (list (index $v .).port)) -}}
-{{- end -}}
-{{- end -}}
 {{- if and $on.operator $on.planner -}}
 {{- $out = append $out (dict "name" "operator-to-planner" "from" "operator" "to" "planner" "ports" (list $v.planner.port)) -}}
 {{- end -}}
