@@ -1,7 +1,9 @@
 """The console in a real browser over staged worlds: empty, at a thousand endpoints, a part down, hostile names."""
 
+import base64
 import functools
 import hashlib
+import json
 import re
 from typing import Any
 
@@ -174,6 +176,42 @@ def test_names_that_are_markup_stay_text(page: Page, stage: Stage) -> None:
     expect(page.locator(".decision")).to_contain_text("<script>window.pwned=1</script>")
     assert page.evaluate("window.pwned") is None
     assert page.locator("main img, main script").count() == 0
+
+
+def test_forged_links_leave_a_page_that_works(page: Page, stage: Stage) -> None:
+    world, listed = big_world(3)
+    world.answers[f"{ROUTER}/admin/decisions/199"] = {"decision": {"number": 199, "chosen": "e0:1", "at": 4}}
+    served = stage(world, listed, router_url=ROUTER)
+    opened(page, served, "fleet?sort=constructor&view=map&by=toString&state=__proto__#token=%E6%97%A5")
+    expect(page.locator("canvas.map")).to_have_attribute("aria-label", re.compile("^0 endpoints by KV in use"))
+    page.locator("canvas.map").press("ArrowRight")  # where no cell is
+    page.get_by_label("State", exact=True).select_option("")
+    page.get_by_role("button", name="Table").click()
+    page.get_by_role("grid", name="Endpoints").press("Enter")
+    expect(page.get_by_role("complementary", name="Endpoint")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("complementary", name="Endpoint")).to_be_hidden()
+    expect(page.get_by_role("grid", name="Endpoints")).to_be_focused()
+    opened(page, served, "decisions?request=nobodys")
+    expect(page.get_by_text("No decision of request nobodys is among the latest 200.")).to_be_visible()
+    opened(page, served, "decisions?number=199")
+    expect(page.get_by_role("heading", name=re.compile("Sent to e0:1"))).to_be_visible()
+    spec = base64.urlsafe_b64encode(json.dumps({"model": [], "offers": [None, 3, {"gpu": "L40S"}]}).encode()).decode()
+    for job in ("x" * 65, ".", "gone"):
+        opened(page, served, f"plan?spec={spec}&plan={job}")
+        expect(page.get_by_role("alert").filter(has_text=re.compile("no plan|no longer"))).to_be_visible()
+        expect(page.get_by_role("button", name="Plan", exact=True)).to_be_enabled()
+    expect(page.get_by_label("GPU", exact=True)).to_have_value("L40S")
+
+
+def test_a_page_that_could_not_be_loaded_comes_once_the_planner_answers(page: Page, stage: Stage) -> None:
+    served = stage(World())
+    opened(page, served, "fleet")
+    page.route("**/*", lambda route: route.abort())
+    page.get_by_role("link", name="Decisions").first.click()
+    expect(page.get_by_role("alert").filter(has_text="could not be loaded")).to_be_visible()
+    page.unroute_all(behavior="ignoreErrors")
+    expect(page.get_by_text("No router is configured")).to_be_visible()
 
 
 def test_acting_needs_the_token_and_reading_does_not(page: Page, stage: Stage) -> None:

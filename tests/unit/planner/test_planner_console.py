@@ -1,5 +1,6 @@
 """The console's answers and files: unknown stays unknown, a silent part is told, nothing inline or from elsewhere."""
 
+import asyncio
 import hashlib
 import json
 import re
@@ -35,9 +36,11 @@ class World:
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
         self.posts: list[str] = []
+        self.asked: list[str] = []
         self.post_answer: tuple[int, str] = (200, "{}")
 
     async def text(self, url: str) -> str:
+        self.asked.append(url.split("?")[0])
         found = self.answers.get(url.split("?")[0])
         if found is None:
             raise ScrapeError(Outcome.UNREACHABLE, "connection refused")
@@ -162,6 +165,32 @@ async def test_a_part_that_talks_nonsense_hurts_nobody(http: httpx.AsyncClient, 
     assert [row["in_flight"] for row in document["endpoints"]] == [None, None]
 
 
+async def test_an_agent_that_talks_nonsense_hurts_nobody(http: httpx.AsyncClient, world: World) -> None:
+    world.answers[f"{AGENT}/v1/gpus"] = {"gpus": [{"uuid": ["G"]}, {"uuid": {}, "index": "0"}]}
+    world.answers[f"{AGENT}/v1/profiles"] = {"profiles": [{"uuid": [], "node": [], "verdict": {"status": {}}}]}
+    assert [gpu["verdict"] for gpu in (await fleet_of(http))["gpus"]] == [None, None]
+
+
+async def test_a_crowd_is_answered_from_one_question_to_each_part(
+    http: httpx.AsyncClient, world: World, clock: ManualClock
+) -> None:
+    world.answers[f"{ROUTER}/admin/decisions"] = {"decisions": [{"number": 7, "at": "2026"}] * 300}
+    del world.answers[f"{COLD}/v1/stage"]  # what does not answer is asked no more often
+    fleet, decisions = "/v1/console/fleet", "/v1/console/decisions"
+    answers = await asyncio.gather(*(http.get(path) for path in [fleet, decisions, f"{decisions}?limit=3"] * 30))
+    assert {answer.status_code for answer in answers} == {200}
+    assert {len(answer.json()["decisions"]) for answer in answers[1::3]} == {200}
+    assert {len(answer.json()["decisions"]) for answer in answers[2::3]} == {3}
+    for path in (f"{ROUTER}/admin/endpoints", f"{ROUTER}/admin/decisions", f"{COLD}/v1/stage"):
+        assert world.asked.count(path) == 1, path
+    assert len((await http.get(f"{decisions}?limit=500")).json()["decisions"]) == 300
+    clock.advance(1.5)
+    await http.get(decisions)
+    await http.get(fleet)
+    assert world.asked.count(f"{ROUTER}/admin/decisions") == 3
+    assert world.asked.count(f"{COLD}/v1/stage") == 2
+
+
 async def test_answers_are_zipped_when_asked_and_rows_are_bounded(world: World, clock: ManualClock) -> None:
     app = make_app(world, clock, console_rows=1)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
@@ -223,6 +252,11 @@ async def test_pages_are_the_shell_under_a_strict_policy(http: httpx.AsyncClient
         assert answer.headers["x-content-type-options"] == "nosniff"
         again = await http.get(f"/console/{page}", headers={"if-none-match": answer.headers["etag"]})
         assert again.status_code == 304
+        behind_proxy = {"if-none-match": f'"another", W/{answer.headers["etag"]}'}
+        assert (await http.get(f"/console/{page}", headers=behind_proxy)).status_code == 304
+        assert (await http.get(f"/console/{page}", headers={"if-none-match": '"another"'})).status_code == 200
+        head = await http.head(f"/console/{page}")
+        assert (head.status_code, head.headers["etag"]) == (200, answer.headers["etag"])
     assert (await http.get("/console")).headers["location"] == "/console/fleet"
     assert (await http.get("/console/nothing")).status_code == 404
     assert (await http.get("/console/static/../settings.py")).status_code == 404

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
 
 PAGES = ("fleet", "decisions", "plan")
+READ = ["GET", "HEAD"]
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -62,16 +63,16 @@ def add_pages(app: FastAPI) -> None:
     """`/console`, its pages and its files."""
     assets = read_assets()
 
-    @app.get("/console", include_in_schema=False)
-    @app.get("/console/", include_in_schema=False)
+    @app.api_route("/console", methods=READ, include_in_schema=False)
+    @app.api_route("/console/", methods=READ, include_in_schema=False)
     async def start() -> Response:
         return RedirectResponse("/console/fleet", headers=HEADERS)
 
-    @app.get("/console/static/{path:path}", include_in_schema=False)
+    @app.api_route("/console/static/{path:path}", methods=READ, include_in_schema=False)
     async def asset(path: str, request: Request) -> Response:
         return _answer(assets.get(path), request)
 
-    @app.get("/console/{page}", include_in_schema=False)
+    @app.api_route("/console/{page}", methods=READ, include_in_schema=False)
     async def page(page: str, request: Request) -> Response:
         return _answer(assets["index.html"] if page in PAGES else None, request)
 
@@ -80,6 +81,12 @@ def _answer(asset: Asset | None, request: Request) -> Response:
     if asset is None:
         return Response("no such page of the console; it has fleet, decisions and plan", 404, HEADERS, "text/plain")
     headers = HEADERS | {"etag": asset.etag}
-    if request.headers.get("if-none-match") == asset.etag:
+    if _holds(request, asset.etag):
         return Response(None, 304, headers)
     return Response(asset.body, 200, headers, asset.media_type)
+
+
+def _holds(request: Request, etag: str) -> bool:
+    """Whether the caller has this version: it may name several, and a proxy that zips marks them as weak."""
+    named = request.headers.get("if-none-match", "").split(",")
+    return any(one.strip().removeprefix("W/") in (etag, "*") for one in named)

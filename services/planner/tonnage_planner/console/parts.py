@@ -22,6 +22,8 @@ STALE_S = 10.0
 """How much older than its pace an answer may be and still be used."""
 RESOLVE_S = 10.0
 """Between two looks at which addresses a name has."""
+RETRY_S = 1.0
+"""Between two attempts at what does not answer."""
 MOST_ADDRESSES = 256
 """Addresses of one name that are asked; a fleet has an agent a node."""
 
@@ -161,7 +163,7 @@ class Parts:
             self._read(part, feed, source.paths[feed.path][1])
             for part in source.parts.values()
             for feed in part.feeds.values()
-            if feed.tried_s is None or feed.problem is not None or now - feed.tried_s >= feed.every_s
+            if feed.tried_s is None or now - feed.tried_s >= (feed.every_s if feed.problem is None else RETRY_S)
         ]
         await asyncio.gather(*due)
 

@@ -60,7 +60,7 @@ class Console:
         self._view = FleetView(
             settings, around.fleet, around.source, self._parts, engine_clock=around.engine_clock, clock=around.clock
         )
-        self._decisions = Decisions(self._parts, around.scraper)
+        self._decisions = Decisions(self._parts, around.scraper, around.clock)
         self._measurements = Measurements(around.library, self._parts, around.scraper)
 
     @contextlib.asynccontextmanager

@@ -1,5 +1,6 @@
 """The Fleet page's document: gathered, written once for everybody who looks at the same moment."""
 
+import asyncio
 import gzip
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -47,15 +48,16 @@ class FleetView:
         self.profiles: Mapping[str, Mapping[str, Any]] = {}
         """GpuProfiles kept in the planner's library, without samples, by `node/index`."""
         self._written: tuple[float, bytes, bytes] | None = None
+        self._writing = asyncio.Lock()
 
     async def bytes(self, *, zipped: bool) -> bytes:
         """The document as JSON, `zipped` with gzip."""
-        now = self._clock.monotonic()
-        if self._written is None or now - self._written[0] > SHARED_S:
-            await self._parts.refresh(WAIT_S)
-            plain = orjson.dumps(self.document())
-            self._written = (self._clock.monotonic(), plain, gzip.compress(plain, 1))
-        return self._written[2] if zipped else self._written[1]
+        async with self._writing:  # a crowd that comes at once is answered from one look
+            if self._written is None or self._clock.monotonic() - self._written[0] > SHARED_S:
+                await self._parts.refresh(WAIT_S)
+                plain = orjson.dumps(self.document())
+                self._written = (self._clock.monotonic(), plain, gzip.compress(plain, 1))
+            return self._written[2] if zipped else self._written[1]
 
     def seen(self) -> list[Observation]:
         """Every endpoint as the planner sees it now."""
@@ -137,7 +139,7 @@ class FleetView:
 
     def _gpus(self) -> dict[str, Any]:
         profiles = {
-            (url, one.get("uuid")): one
+            (url, text(one.get("uuid"))): one
             for url, document in self._parts.documents("agent", "/v1/profiles")
             for one in mappings(document.get("profiles"))
         }
@@ -145,7 +147,7 @@ class FleetView:
         for url, document in self._parts.documents("agent", "/v1/gpus"):
             agents.append({"url": url, "mode": text(document.get("mode")), "reason": text(document.get("reason"))})
             for one in mappings(document.get("gpus")):
-                gpus.append(_gpu(url, one, profiles.get((url, one.get("uuid")), {})))
+                gpus.append(_gpu(url, one, profiles.get((url, text(one.get("uuid"))), {})))
         agents_told = {(gpu["node"], gpu["index"]) for gpu in gpus}
         kept = [one for one in self.profiles.values() if (one.get("node"), one.get("index")) not in agents_told]
         return {"gpus": [*gpus, *(_gpu("", one, one) for one in kept)], "agents": agents}

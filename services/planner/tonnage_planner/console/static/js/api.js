@@ -13,13 +13,13 @@ export async function call(path, { method = "GET", body, timeout = 15000 } = {})
   const headers = { accept: "application/json" };
   if (body !== undefined) headers["content-type"] = "application/json";
   if (token) headers.authorization = `Bearer ${token}`;
-  let answer;
+  let answer, text;
   try {
     answer = await fetch(new URL(path, base), { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: AbortSignal.timeout(timeout), credentials: "same-origin" });
+    text = await answer.text();
   } catch (error) {
     throw new ApiError(0, error.name === "TimeoutError" ? "the planner did not answer in time" : "the planner does not answer");
   }
-  const text = await answer.text();
   let document = null;
   try { document = text ? JSON.parse(text) : null; } catch { throw new ApiError(answer.status, `the planner answered ${answer.status} with something else than JSON`); }
   if (!answer.ok) throw new ApiError(answer.status, document?.error?.message ?? `the planner answered ${answer.status}`);
@@ -29,7 +29,7 @@ export async function call(path, { method = "GET", body, timeout = 15000 } = {})
 export const hasToken = () => token !== null;
 
 export function setToken(value) {
-  token = value || null;
+  token = value && /^[\x21-\x7e]+$/.test(value) ? value : null; // what a header cannot carry is no token
   try { token ? sessionStorage.setItem(TOKEN, token) : sessionStorage.removeItem(TOKEN); } catch { /* kept for this page alone */ }
 }
 
@@ -43,7 +43,7 @@ export function poll(work, every) {
     clearTimeout(timer);
     if (stopped || running) return;
     running = true;
-    try { await work(); } finally { running = false; }
+    try { await work(); } catch (error) { reportError(error); } finally { running = false; } // the next turn may do better
     if (!stopped && !document.hidden) timer = setTimeout(turn, every);
   };
   const seen = () => { if (!document.hidden) turn(); };

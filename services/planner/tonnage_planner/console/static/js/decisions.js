@@ -13,13 +13,16 @@ export function reasonOf(decision) {
   const others = decision.candidates.filter((one) => one !== chosen && isKnown(one.total)).sort((a, b) => b.total - a.total);
   const hit = isKnown(decision.hit_tokens) && decision.prompt_tokens ? `${whole(decision.hit_tokens)} of ${whole(decision.prompt_tokens)} prompt tokens (${share(decision.hit_tokens / decision.prompt_tokens)}) were believed to be in its cache` : `a prompt of ${whole(decision.prompt_tokens)} tokens`;
   if (decision.reason === "only_candidate") return `It was the only endpoint that could take the request; ${hit}.`;
-  if (!chosen || !isKnown(chosen.total)) return `Chosen by ${decision.policy}, which does not score; ${hit}.`;
+  if (!chosen || !isKnown(chosen.total)) return `Chosen by ${decision.policy ?? UNKNOWN}, which does not score; ${hit}.`;
   const lead = others.length ? chosen.total - others[0].total : null;
   const gains = others.length ? Object.entries(chosen.parts).map(([name, value]) => [name, value - (others[0].parts[name] ?? 0)]).sort((a, b) => b[1] - a[1]) : [];
   const best = gains.length && gains[0][1] > 1e-6 ? `, most of all by ${word(gains[0][0])} (+${trim(gains[0][1])})` : "";
   const against = lead === null ? "" : lead >= 0.0005 ? ` It leads ${others[0].endpoint} by ${trim(lead)}${best}.` : lead > -0.0005 ? ` It ties with ${others[0].endpoint}; ties are broken at random.` : ` ${others[0].endpoint} scored ${trim(-lead)} more: the picker of ${decision.policy} does not always take the highest.`;
   return `${hit[0].toUpperCase()}${hit.slice(1)}.${against}`;
 }
+
+/** A router of another version may leave things out: what is missing is empty. */
+const readable = (decision) => decision && ({ ...decision, candidates: (Array.isArray(decision.candidates) ? decision.candidates : []).filter((one) => one !== null && typeof one === "object").map((one) => ({ ...one, scores: one.scores ?? {}, parts: one.parts ?? {} })) });
 
 export function mount(root, ctx) {
   const state = () => { const q = query(); return { number: q.get("number"), router: q.get("router") ?? "", request: q.get("request"), endpoint: q.get("endpoint") ?? "", reason: q.get("reason") ?? "", text: q.get("q") ?? "" }; };
@@ -74,11 +77,11 @@ export function mount(root, ctx) {
   async function open() {
     const now = state();
     const newest = now.number || now.request ? null : rows[0];
-    if (!now.number && !newest) { shown = null; asked = null; say(trouble, ""); drawOne(); draw(); return; }
+    if (!now.number && !newest) { shown = null; asked = null; if (!now.request) say(trouble, ""); drawOne(); draw(); return; }
     const [number, router] = newest ? [newest.number, newest.router] : [now.number, now.router], wanted = `${router} ${number}`;
     if (asked === wanted) return;
     asked = wanted;
-    try { const got = await call(`console/decisions/${encodeURIComponent(number)}?router=${encodeURIComponent(router)}`); if (asked === wanted) { shown = got; say(trouble, ""); } }
+    try { const got = await call(`console/decisions/${encodeURIComponent(number)}?router=${encodeURIComponent(router)}`); if (asked === wanted) { shown = { ...got, decision: readable(got.decision) }; say(trouble, ""); } }
     catch (error) { if (asked === wanted) { shown = null; asked = null; say(trouble, error.message); } }
     drawOne(); draw();
   }

@@ -43,7 +43,7 @@ const BY = Object.fromEntries(COLUMNS.map((column) => [column.key, column]));
 
 /** Rows that the filters keep, in order; unknown values come last either way. */
 export function arrange(rows, { text: wanted = "", pool = "", state = "", sort = "state", down = true }) {
-  const needle = wanted.toLowerCase(), column = BY[sort] ?? BY.state;
+  const needle = wanted.toLowerCase(), column = Object.hasOwn(BY, sort) ? BY[sort] : BY.state;
   const kept = rows.filter((row) => (!pool || row.pool === pool) && (!state || row.state === state) && (!needle || row.id.toLowerCase().includes(needle) || (row.pool ?? "").toLowerCase().includes(needle) || row.models.some((m) => m.toLowerCase().includes(needle))));
   const sign = down ? -1 : 1;
   return kept.sort((a, b) => {
@@ -56,12 +56,13 @@ export function arrange(rows, { text: wanted = "", pool = "", state = "", sort =
 }
 
 export function mount(root, ctx) {
-  const state = () => { const q = query(); const sort = q.get("sort") ?? "-state"; return { text: q.get("q") ?? "", pool: q.get("pool") ?? "", state: q.get("state") ?? "", sort: sort.replace(/^-/, ""), down: sort.startsWith("-"), view: q.get("view") === "map" ? "map" : "table", metric: q.get("by") ?? "kv_usage", endpoint: q.get("endpoint") }; };
+  const state = () => { const q = query(); const asked = q.get("sort") ?? "", sort = Object.hasOwn(BY, asked.replace(/^-/, "")) ? asked : "-state", by = q.get("by"); return { text: q.get("q") ?? "", pool: q.get("pool") ?? "", state: q.get("state") ?? "", sort: sort.replace(/^-/, ""), down: sort.startsWith("-"), view: q.get("view") === "map" ? "map" : "table", metric: METRICS.some(([key]) => key === by) ? by : "kv_usage", endpoint: q.get("endpoint") }; };
   let doc = null, first = true;
 
   const strip = partStrip(), tiles = figures(), pools = poolCards((pool) => change({ pool: state().pool === pool ? "" : pool }));
   const replay = replayCard(), gpus = gpuPanel(), starts = startPanel();
-  const opened = detail(ctx, () => change({ endpoint: "" }), () => polling.now());
+  const opened = detail(ctx, () => shut(), () => polling.now());
+  const shut = () => { change({ endpoint: "" }); (state().view === "map" ? map : table).focus(); };
   const open = (row) => { change({ endpoint: row.id }); };
   const table = grid({ label: "Endpoints", columns: COLUMNS, rowKey: (row) => row.id, open, empty: "No endpoint matches.", sort(key) { const now = state(); change({ sort: now.sort === key && now.down ? key : `-${key}` }); } });
   const map = fleetMap(open);
@@ -80,7 +81,7 @@ export function mount(root, ctx) {
     h("div", { class: "columns" }, pools.node, h("div", { class: "side" }, replay.node, starts.node, gpus.node)),
     h("section", { class: "panel", "aria-labelledby": "endpoints-title" },
       h("div", { class: "toolbar" }, h("h2", { id: "endpoints-title" }, "Endpoints"), found, h("span", { class: "spring" }), search, poolPick, statePick, metricPick, h("div", { class: "segs", role: "group", "aria-label": "Show as" }, asTable, asMap)),
-      h("div", { class: "with-detail" }, h("div", { class: "views" }, table.node, map.node), opened.node)),
+      h("div", { class: "with-detail", onkeydown: (event) => { if (event.key === "Escape" && state().endpoint) shut(); } }, h("div", { class: "views" }, table.node, map.node), opened.node)),
   );
 
   function options(pick, names, all, labels = (name) => name) {

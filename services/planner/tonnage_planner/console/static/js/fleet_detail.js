@@ -52,7 +52,6 @@ export function detail(ctx, close, refresh) {
     refresh();
   }
   drain.addEventListener("click", act);
-  node.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
 
   function draw() {
     node.hidden = !row;

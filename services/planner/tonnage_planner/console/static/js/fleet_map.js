@@ -60,10 +60,10 @@ export function fleetMap(open) {
   canvas.addEventListener("click", (event) => { const row = rows[at(event)]; if (row) open(row); });
   canvas.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across }[event.key];
-    if (step !== undefined) { active = Math.max(0, Math.min(rows.length - 1, active + step)); draw(); say(tip, words(rows[active])); announce(words(rows[active])); event.preventDefault(); }
+    if (step !== undefined && rows.length) { active = Math.max(0, Math.min(rows.length - 1, active + step)); draw(); say(tip, words(rows[active])); announce(words(rows[active])); event.preventDefault(); }
     else if (event.key === "Enter" && rows[active]) open(rows[active]);
   });
   new ResizeObserver(() => draw()).observe(node);
   addEventListener("themechange", () => node.isConnected && draw());
-  return { node, update(next, by, id) { rows = next; metric = by in OF ? by : "kv_usage"; chosen = id; draw(); } };
+  return { node, focus: () => canvas.focus({ preventScroll: true }), update(next, by, id) { rows = next; metric = Object.hasOwn(OF, by) ? by : "kv_usage"; chosen = id; draw(); } };
 }

@@ -163,7 +163,7 @@ export function gpuPanel() {
         return {
           node: line,
           update(gpu) {
-            const [sign, tone] = MARKS[gpu.verdict] ?? ["?", "faint"];
+            const [sign, tone] = Object.hasOwn(MARKS, gpu.verdict ?? "") ? MARKS[gpu.verdict] : MARKS.UNKNOWN;
             say(mark, sign); mark.className = `mark ${tone}`;
             say(name, `${gpu.product ?? "GPU"} ${gpu.node ? `${gpu.node}/` : ""}${gpu.index ?? "?"}: ${gpu.verdict ?? "never probed"}`);
             say(facts, [gpu.hbm_gbps ? `${whole(gpu.hbm_gbps)} GB/s` : null, gpu.bf16_tflops ? `${whole(gpu.bf16_tflops)} TFLOP/s bf16` : null, gpu.state, ...gpu.verdict_reasons].filter(Boolean).join(" · "));

@@ -50,7 +50,7 @@ export const WORDS = {
   prefix: "cached prefix", load: "least load", only_candidate: "only candidate", home_overloaded: "home overloaded", content_home: "home of its content",
   round_robin: "round robin", power_of_two: "power of two", session: "session", consistent_hash: "hash",
 };
-export const word = (name) => WORDS[name] ?? (String(name ?? UNKNOWN).includes(".") ? String(name) : String(name ?? UNKNOWN).replaceAll("_", " "));
+export const word = (name) => Object.hasOwn(WORDS, name ?? "") ? WORDS[name] : (String(name ?? UNKNOWN).includes(".") ? String(name) : String(name ?? UNKNOWN).replaceAll("_", " "));
 
 export const STATES = {
   serving: ["●", "serving", "good"], draining: ["◐", "draining", "idle"], starting: ["◌", "starting", "info"],

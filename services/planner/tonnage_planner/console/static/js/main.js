@@ -26,13 +26,14 @@ const ctx = {
   openToken,
 };
 
-const pageOf = () => { const name = location.pathname.split("/").pop(); return name in PAGES ? name : "fleet"; };
+const pageOf = () => { const name = location.pathname.split("/").pop(); return Object.hasOwn(PAGES, name) ? name : "fleet"; };
 
 async function show() {
   const name = pageOf(), mine = ++turn;
   for (const link of document.querySelectorAll("[data-page]")) link.dataset.page === name ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
   if (shown?.name === name) { shown.page.moved?.(); return; }
-  const module = await PAGES[name]();
+  let module;
+  try { module = await PAGES[name](); } catch { if (mine === turn) { shown?.page.leave?.(); shown = null; awaitPage(mine); } return; }
   if (mine !== turn) return;
   shown?.page.leave?.();
   ctx.fresh = null; say(el("freshness"), ""); el("banner").hidden = true;
@@ -40,6 +41,17 @@ async function show() {
   main.replaceChildren(root);
   document.title = `${name[0].toUpperCase()}${name.slice(1)} · Tonnage`;
   shown = { name, page: module.mount(root, ctx) };
+}
+
+/** A page's script did not come: tell, and load the address again once the planner answers. */
+async function awaitPage(mine) {
+  while (mine === turn) {
+    ctx.told(new Error("This page could not be loaded; it is tried again until the planner answers"));
+    await new Promise((done) => setTimeout(done, 2000));
+    try { await session(); } catch { continue; }
+    if (mine === turn) location.reload();
+    return;
+  }
 }
 
 function tick() {
@@ -54,7 +66,7 @@ document.addEventListener("click", (event) => {
   const link = event.target.closest?.("a[href]");
   if (!link || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey || link.target) return;
   const to = new URL(link.href);
-  if (to.origin !== location.origin || to.hash || !(to.pathname.split("/").pop() in PAGES) || !to.pathname.includes("/console/")) return;
+  if (to.origin !== location.origin || to.hash || !Object.hasOwn(PAGES, to.pathname.split("/").pop()) || !to.pathname.includes("/console/")) return;
   event.preventDefault();
   const moved = pageOf() !== to.pathname.split("/").pop();
   ctx.navigate(to.pathname + to.search);

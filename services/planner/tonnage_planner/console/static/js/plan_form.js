@@ -10,11 +10,11 @@ export const SAMPLE = {
 };
 
 const NUMBERS = [
-  ["rate", "Requests a second", ["traffic", "rate_rps"], { min: 0.0001, step: "any" }],
-  ["in50", "Prompt tokens, median", ["traffic", "input_tokens", "p50"], { min: 1, step: 1 }],
-  ["in99", "Prompt tokens, p99", ["traffic", "input_tokens", "p99"], { min: 1, step: 1 }],
-  ["out50", "Answer tokens, median", ["traffic", "output_tokens", "p50"], { min: 1, step: 1 }],
-  ["out99", "Answer tokens, p99", ["traffic", "output_tokens", "p99"], { min: 1, step: 1 }],
+  ["rate", "Requests a second", ["traffic", "rate_rps"], { required: true, min: 0.0001, step: "any" }],
+  ["in50", "Prompt tokens, median", ["traffic", "input_tokens", "p50"], { required: true, min: 1, step: 1 }],
+  ["in99", "Prompt tokens, p99", ["traffic", "input_tokens", "p99"], { required: true, min: 1, step: 1 }],
+  ["out50", "Answer tokens, median", ["traffic", "output_tokens", "p50"], { required: true, min: 1, step: 1 }],
+  ["out99", "Answer tokens, p99", ["traffic", "output_tokens", "p99"], { required: true, min: 1, step: 1 }],
   ["prefix", "Shared prefix, tokens", ["traffic", "shared_prefix", "tokens"], { min: 0, step: 1 }],
   ["share", "Share of requests with it", ["traffic", "shared_prefix", "share"], { min: 0, max: 1, step: "any" }],
   ["ttft", "TTFT p99, ms", ["slo", "ttft_ms", "p99"], { min: 1, step: "any" }],
@@ -27,7 +27,7 @@ const at = (value, path) => path.reduce((inner, name) => inner?.[name], value);
 
 /** {node, read(), write(spec), names(catalogue), busy(on), wrong(message)}; `submit(spec)` starts a plan. */
 export function planForm(submit) {
-  const model = h("input", { id: "f-model", list: "models", required: true, spellcheck: "false", autocomplete: "off" });
+  const model = h("input", { id: "f-model", list: "models", required: true, maxlength: 300, spellcheck: "false", autocomplete: "off" });
   const models = h("datalist", { id: "models" }), gpus = h("datalist", { id: "gpus" });
   const engine = h("input", { id: "f-engine", required: true, spellcheck: "false", list: "engines" });
   const engines = h("datalist", { id: "engines" }, ["vllm:0.32.0", "vllm:0.19.0", "sglang:0.5.5", "trtllm:1.1.0"].map((value) => h("option", { value })));
@@ -45,7 +45,7 @@ export function planForm(submit) {
   });
 
   function offer(one) {
-    const gpu = h("input", { list: "gpus", "aria-label": "GPU", required: true, value: one.gpu, spellcheck: "false" });
+    const gpu = h("input", { list: "gpus", "aria-label": "GPU", required: true, maxlength: 300, value: one.gpu, spellcheck: "false" });
     const price = h("input", { type: "number", min: 0.0001, step: "any", "aria-label": "Dollars an hour", required: true, value: one.usd_per_hour });
     const most = h("input", { type: "number", min: 1, step: 1, "aria-label": "Most GPUs", required: true, value: one.max });
     const line = h("div", { class: "offer" }, gpu, price, most, h("button", { type: "button", class: "quiet square", "aria-label": `Remove ${one.gpu || "this offer"}`, onclick: () => { line.remove(); node.dispatchEvent(new Event("input")); } }, "✕"));
@@ -74,7 +74,7 @@ export function planForm(submit) {
   function write(spec) {
     model.value = spec?.model ?? ""; engine.value = spec?.engine ?? ""; arrivals.value = spec?.traffic?.arrivals ?? "poisson";
     for (const [key, , path] of NUMBERS) inputs[key].value = at(spec, path) ?? "";
-    rows.replaceChildren(...(Array.isArray(spec?.offers) ? spec.offers : []).slice(0, 50).map(offer));
+    rows.replaceChildren(...(Array.isArray(spec?.offers) ? spec.offers : []).filter((one) => one !== null && typeof one === "object").slice(0, 50).map(offer));
   }
 
   node.addEventListener("submit", (event) => {

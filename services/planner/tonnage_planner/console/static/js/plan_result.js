@@ -134,7 +134,7 @@ function run(plan, id) {
   const best = plan.best, problems = best.check?.problems ?? [];
   return h("section", { class: "card", "aria-labelledby": "run-title" }, h("h2", { id: "run-title" }, "Run it"),
     h("p", { class: "muted" }, problems.length ? problems.join("; ") : "The memory formulas accept these flags. ", h("a", { href: `../v1/plan/${encodeURIComponent(id)}/report`, target: "_blank", rel: "noopener" }, "The whole report as a page")),
-    h("div", { class: "copies" }, copyable("Command", best.command.map((part) => (/^[\w./:=-]+$/.test(part) ? part : `'${part.replaceAll("'", "'\\''")}'`)).join(" ").replaceAll(" --", " \\\n  --")), copyable("ModelServer", yaml(best.model_server))));
+    h("div", { class: "copies" }, copyable("Command", best.command.map((part) => (/^[\w./:=-]+$/.test(part) ? part : `'${part.replaceAll("'", "'\\''")}'`)).reduce((line, part) => `${line}${part.startsWith("--") ? " \\\n  " : " "}${part}`)), copyable("ModelServer", yaml(best.model_server))));
 }
 
 function candidates(plan) {
