@@ -69,6 +69,7 @@ def templates(objects: list[Object]) -> dict[str, Object]:
         "agent.tolerations",
         "agent.settings",
         "coldstart.cache.hostPath",
+        "redis.external.url",
         "metrics.dashboards.labels",
     ],
 )

@@ -210,6 +210,8 @@ def test_budgets_and_spread_select_the_pods_of_their_part(render: Render) -> Non
         ({"router": {"resources": {"requests": {"cpu": "lots"}}}}, "'/router/resources/requests/cpu': 'lots' does not"),
         ({"router": {"resources": {"limits": {"cpu": -1}}}}, "'/router/resources/limits/cpu': minimum: got -1"),
         ({"coldstart": {"cache": {"sizeLimit": "big"}}}, "'/coldstart/cache/sizeLimit': 'big' does not match"),
+        ({"commonLabels": {"x": "y" * 64}}, "'/commonLabels/x': '"),
+        ({"router": {"podLabels": {"not so": "v"}}}, "'/router/podLabels': additional properties 'not so' not allowed"),
         ({"image": {"tag": "a b"}}, "'/image/tag': 'a b' does not match"),
         ({"networkPolicy": {"clients": [{}]}}, "'/networkPolicy/clients/0': minProperties"),
         ({"router": {"settings": {"retires": 3}}}, "'/router/settings': additional properties 'retires' not allowed"),

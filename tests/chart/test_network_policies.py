@@ -198,5 +198,11 @@ def test_peers_are_those_of_the_values(render: Render) -> None:
     assert egress == {"to": peer, "ports": [{"protocol": "TCP", "port": 8000}]}
 
 
+def test_names_are_asked_on_the_ports_of_the_values(render: Render) -> None:
+    objects = render(ON | {"networkPolicy": {"enabled": True, "dnsPorts": [5353]}})
+    assert allowed(objects, "router", None, 5353)
+    assert not allowed(objects, "agent", None, 53)
+
+
 def test_nothing_is_made_unless_asked_for(render: Render) -> None:
     assert policies(render({})) == []

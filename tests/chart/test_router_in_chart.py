@@ -1,11 +1,14 @@
 """The router in the chart: what it may read of a cluster, only when it is asked to watch one."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helm_python.chart import Chart
 from yaml import CSafeLoader, load_all
+
+from tonnage_core.scheduling.profile import POLICIES
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "tonnage"
@@ -64,6 +67,16 @@ def test_the_chart_sets_only_what_the_router_takes() -> None:
     objects = render(watching(service="engines"))
     env = {name: value for name, value in environ(objects).items() if not name.endswith("ENDPOINTS_FILE")}
     assert settings_from(env).kubernetes_namespace == "fleet"
+
+
+def test_a_policy_is_one_of_the_routers_or_a_profile_of_the_values() -> None:
+    with pytest.raises(Exception, match=r"router\.policy mine is none: take ([a-z_, ]+), or a name of") as refused:
+        render({"router": {"policy": "mine"}})
+    named = re.search(r"take ([a-z_, ]+), or", str(refused.value))
+    assert named is not None and set(named[1].split(", ")) == POLICIES.keys()
+    profile = {"filters": ["healthy"], "scorers": {"load": 1}}
+    objects = render({"router": {"policy": "mine", "settings": {"profiles": {"mine": profile}}}})
+    assert environ(objects)["TONNAGE_ROUTER_POLICY"] == "mine"
 
 
 def test_discovery_is_no_further_setting() -> None:

@@ -31,7 +31,7 @@
 {{- if and .Values.redis.enabled (or $external.url $external.urlSecret.name) }}
 {{- fail "redis.enabled deploys a server and redis.external names another: keep one" }}
 {{- end }}
-{{- $port := regexFind ":[0-9]+$" (get (urlParse $external.url) "host") | trimPrefix ":" | default "6379" }}
+{{- $port := regexFind ":[0-9]+$" (get (urlParse ($external.url | default "")) "host") | trimPrefix ":" | default "6379" }}
 {{- if and .Values.networkPolicy.enabled $external.url (ne (int $port) (int .Values.networkPolicy.redisPort)) }}
 {{- fail (printf "redis.external.url is on port %s and networkPolicy.redisPort is %d: set networkPolicy.redisPort" $port (int .Values.networkPolicy.redisPort)) }}
 {{- end }}
@@ -63,6 +63,10 @@
 
 {{- define "tonnage.refuseRoutes" -}}
 {{- $router := .Values.router }}
+{{- $policies := list "prefix" "round_robin" "least_load" "power_of_two" "session" "consistent_hash" }}
+{{- if not (has $router.policy (concat $policies (dig "profiles" dict ($router.settings | default dict) | keys))) }}
+{{- fail (printf "router.policy %s is none: take %s, or a name of router.settings.profiles" $router.policy (join ", " $policies)) }}
+{{- end }}
 {{- if and $router.httpRoute.enabled (not $router.httpRoute.parentRefs) }}
 {{- fail "router.httpRoute.enabled needs a gateway: set router.httpRoute.parentRefs" }}
 {{- end }}

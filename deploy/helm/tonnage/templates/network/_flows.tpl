@@ -92,7 +92,7 @@ Every connection that pods of the release make or take, by name. `from` and `to`
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- $out = append $out (dict "name" "all-to-dns" "from" "" "peers" $net.dns "ports" (list 53) "protocols" (list "UDP" "TCP")) -}}
+{{- $out = append $out (dict "name" "all-to-dns" "from" "" "peers" $net.dns "ports" $net.dnsPorts "protocols" (list "UDP" "TCP")) -}}
 {{- toYaml $out -}}
 {{- end -}}
 
