@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -232,6 +233,21 @@ def test_acting_needs_the_token_and_reading_does_not(page: Page, stage: Stage) -
     page.get_by_role("button", name="Drain").click()
     expect(page.get_by_role("complementary", name="Endpoint")).to_contain_text("Drains: 1 router told.")
     assert world.posts == [f"{ROUTER}/admin/endpoints/10.0.0.0%3A8000/drain"]
+
+
+def test_a_plan_behind_an_access_file_asks_for_a_token_and_goes_on_with_it(
+    page: Page, stage: Stage, tmp_path: Path
+) -> None:
+    (tmp_path / "access").write_text(hashlib.sha256(TOKEN.encode()).hexdigest() + " people")
+    served = stage(World(), access_file=tmp_path / "access")
+    opened(page, served, "plan?plan=gone")
+    expect(page.get_by_role("alert").filter(has_text="enter it at the top right")).to_be_visible()
+    expect(page.get_by_role("button", name="Plan", exact=True)).to_be_enabled()
+    page.get_by_role("button", name="Read-only").click()
+    dialog = page.get_by_role("dialog", name="Actions")
+    dialog.get_by_label("Token").fill(TOKEN)
+    dialog.get_by_role("button", name="Use this token").click()
+    expect(page.get_by_text("This plan is kept no longer.")).to_be_visible()
 
 
 def test_light_and_dark_follow_the_system_until_one_is_chosen(page: Page, stage: Stage) -> None:

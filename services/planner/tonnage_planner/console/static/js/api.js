@@ -22,6 +22,7 @@ export async function call(path, { method = "GET", body, timeout = 15000 } = {})
   }
   let document = null;
   try { document = text ? JSON.parse(text) : null; } catch { throw new ApiError(answer.status, `the planner answered ${answer.status} with something else than JSON`); }
+  if (answer.status === 401) throw new ApiError(401, "this needs one of the planner's tokens: enter it at the top right");
   if (!answer.ok) throw new ApiError(answer.status, document?.error?.message ?? `the planner answered ${answer.status}`);
   return document;
 }

@@ -41,10 +41,12 @@ export function mount(root, ctx) {
         if (mine !== turn) return;
         if (error.status === 400) { end(`The address names no plan: ${error.message}`); return; }
         if (error.status === 404) { end("This plan is kept no longer. The form still holds what was asked: plan it again."); return; }
+        if (error.status === 401) { job.hidden = true; form.busy(false); }
         ctx.told(error); await pause(2000); continue;
       }
       if (mine !== turn) return;
       if (typeof got?.progress !== "number") { end("The address names no plan."); return; }
+      job.hidden = false; form.busy(true);
       fill.style.width = share(got.progress, 0); bar.setAttribute("aria-valuenow", Math.round(100 * got.progress));
       say(doing, got.state === "queued" ? "Waits for its turn: one plan is computed at a time" : `${share(got.progress)}: ${got.doing}`);
       if (got.state === "done") { end(""); result.replaceChildren(planResult(got.plan, id)); root.dataset.ready = "true"; announce(got.plan.feasible ? "The plan is ready" : "The plan is ready: nothing fits"); return; }
