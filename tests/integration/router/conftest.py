@@ -182,7 +182,7 @@ class Client:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    for _ in range(2000):
+    for _ in range(12_000):
         if true():
             return
         await asyncio.sleep(0.005)

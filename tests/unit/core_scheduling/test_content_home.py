@@ -75,6 +75,15 @@ def test_holders_of_the_adapter_are_homes_before_others() -> None:
     assert {place(scheduler, chain, adapter="lora") for chain in CHAINS} == {"e1", "e2"}
 
 
+def test_an_endpoint_that_must_evict_an_adapter_is_no_home() -> None:
+    scheduler = fleet()
+    for candidate in scheduler.candidates:
+        candidate.adapter_slots = 1
+        if candidate.id in ("e0", "e3"):
+            candidate.adapters.add("other")
+    assert {place(scheduler, chain, adapter="lora") for chain in CHAINS} == {"e1", "e2"}
+
+
 def test_a_cached_prefix_comes_before_the_home() -> None:
     scheduler = fleet()
     chain = [*CHAINS[0], *CHAINS[1]]
