@@ -23,7 +23,7 @@ from tonnage_runtime.kube import KubeClient, KubeNotFoundError, KubeRejectedErro
 KUBECONFIG = os.environ.get("TONNAGE_TEST_KUBECONFIG", "")
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.skipif(not KUBECONFIG, reason="TONNAGE_TEST_KUBECONFIG names no cluster"),
+    pytest.mark.skipif(not KUBECONFIG, reason="opt-in: TONNAGE_TEST_KUBECONFIG names no cluster"),
 ]
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 Body = dict[str, Any]

@@ -110,7 +110,7 @@ def answers(client: httpx.Client) -> list[Any]:
     return found
 
 
-@pytest.mark.skipif(not VLLM or not MODEL, reason="TONNAGE_E2E_VLLM and TONNAGE_E2E_MODEL name a real engine")
+@pytest.mark.skipif(not VLLM or not MODEL, reason="opt-in: TONNAGE_E2E_VLLM and TONNAGE_E2E_MODEL name a real engine")
 def test_a_real_engine_answers_alike_from_the_original_the_staged_view_and_the_plugin(tmp_path: Path) -> None:
     view = staged(tmp_path / "cache")
     with engine(Path(MODEL), tmp_path / "original.log") as client:
