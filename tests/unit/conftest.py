@@ -5,20 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.merge_patch import merge
+
 Body = dict[str, Any]
-
-
-def merge(old: Any, new: Any) -> Any:
-    """RFC 7396."""
-    if not isinstance(new, dict):
-        return new
-    made = dict(old) if isinstance(old, dict) else {}
-    for key, value in new.items():
-        if value is None:
-            made.pop(key, None)
-        else:
-            made[key] = merge(made.get(key), value)
-    return made
 
 
 def model_server(name: str = "llama-8b", namespace: str = "serving", **spec: Any) -> Body:

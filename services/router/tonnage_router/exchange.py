@@ -330,16 +330,14 @@ class Exchange:
         """The engine died in the middle of its answer: say so in a stream, and never end it as if it were whole."""
         assert self.endpoint is not None
         self.gateway.endpoint_failed(self.endpoint, kind)
+        leave = self.client.abort
         if upstream.event_stream and self._chunked:
             event = error_event("the engine's connection broke before the end of its answer", f"upstream_{kind}")
             self.client.transport.write(self._framed(event, False))
-            self._end("cut")
-            self.client.exchange = None
-            self.client.close()
-        else:
-            self._end("cut")
-            self.client.exchange = None
-            self.client.abort()
+            leave = self.client.close
+        self._end("cut")
+        self.client.exchange = None
+        leave()
 
     # --- from the client and the sweeper ------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from kmock import KubernetesEmulator, ResourceInfo, Server, resource
 from kubernetes.client import Configuration
 from prometheus_client import CollectorRegistry
 
+from tests.merge_patch import merge
 from tonnage_operator import kinds, times
 from tonnage_operator.actions import EngineCall, PinCall, StageCall
 from tonnage_operator.adapters.http import CallError
@@ -65,19 +66,6 @@ class Script:
 
 def ref(kind: Resource) -> Any:
     return resource(kind.group, kind.version, kind.plural)
-
-
-def merge(old: Any, new: Any) -> Any:
-    """RFC 7396."""
-    if not isinstance(new, dict):
-        return new
-    made = dict(old) if isinstance(old, dict) else {}
-    for key, value in new.items():
-        if value is None:
-            made.pop(key, None)
-        else:
-            made[key] = merge(made.get(key), value)
-    return made
 
 
 def without(old: Any, gone: Any, kept: Any) -> Any:

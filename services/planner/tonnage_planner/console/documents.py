@@ -32,7 +32,7 @@ class ConsoleEndpoint(Document):
     pool: str | None
     """Its pool; null when the planner does not list it."""
     state: State
-    """What it is good for now."""
+    """Whether it serves."""
     problem: str | None
     """Why it does not serve."""
     gpu: str | None

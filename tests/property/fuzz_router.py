@@ -3,9 +3,6 @@
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from tonnage_core.flow_control.fair_queue import FairQueue
@@ -180,20 +177,3 @@ def queue(data: bytes) -> None:
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {"http": http, "sse": sse, "index": index, "queue": queue}
-SPLICES = st.lists(st.tuples(st.integers(0, 400), st.binary(max_size=6)), max_size=4)
-
-
-@pytest.mark.parametrize("name", TARGETS)
-def test_a_target_holds_for_its_seeds(name: str) -> None:
-    for seed in SEEDS[name]:
-        TARGETS[name](seed)
-
-
-@pytest.mark.parametrize("name", TARGETS)
-@settings(deadline=None, max_examples=60)
-@given(data=st.data())
-def test_a_target_holds_for_any_bytes(name: str, data: st.DataObject) -> None:
-    seed = data.draw(st.sampled_from([b"", *SEEDS[name]]))
-    for at, insert in data.draw(SPLICES):
-        seed = seed[:at] + insert + seed[at + data.draw(st.integers(0, 3)) :]
-    TARGETS[name](seed if seed else data.draw(st.binary(max_size=200)))
