@@ -1,7 +1,6 @@
 """`tonnage replay`: a trace against any OpenAI endpoint, in an open loop."""
 
 import contextlib
-import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from tonnage_loadgen import html, report
 from tonnage_loadgen.replay import PROMPT_FORMATS, OnProgress, ReplayOptions, replay
 from tonnage_loadgen.replay import Progress as Standing
 from tonnage_loadgen.trace_file import read_trace
+from tonnage_runtime.open_files import raise_open_file_limit
 
 
 @click.command()
@@ -109,7 +109,7 @@ def command(trace: Path, *, strict: bool, out: Path | None, as_json: bool, **giv
 async def _run(path: Path, trace: Trace, given: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
     slo = Slo(given["slo_ttft_ms"], given["slo_tpot_ms"], given["slo_percentile"])
     options = _options(given)
-    _raise_open_file_limit()
+    raise_open_file_limit()
     cache = await report.fleet_cache(given["engine_urls"] or (options.url,), options.headers)
     with _progress_bar(len(trace.requests[: options.limit]), shown=not quiet) as on_progress:
         result = await replay(options, trace.requests, on_progress)
@@ -133,14 +133,6 @@ def _options(given: dict[str, Any]) -> ReplayOptions:
         headers=() if key is None else (("authorization", f"Bearer {key}"),),
         seed=given["seed"],
     )
-
-
-def _raise_open_file_limit() -> None:
-    """One socket a request in flight: take all the system allows without asking."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextlib.contextmanager

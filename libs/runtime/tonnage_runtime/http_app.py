@@ -28,6 +28,10 @@ NotReady = Callable[[], str | None]
 
 MAX_HEAD_BYTES = 65_536
 """A request line and headers, or a chunk's line, above this are refused with 400 and the connection closed."""
+BACKLOG = 2048
+"""Connections that the kernel holds for a process that is not accepting now. Name it again wherever an event loop is
+given the socket: asyncio listens anew with 100, and what a loop paused for two seconds misses beyond its backlog comes
+again after 1, 3, 7, 15 s, or is reset."""
 
 
 def build_base_app(
@@ -89,7 +93,7 @@ def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(host, port) from error
         raise ListenError(host, port, error.strerror or str(error)) from error
-    sock.listen(2048)
+    sock.listen(BACKLOG)
     sock.setblocking(False)
     return sock
 
@@ -137,6 +141,7 @@ async def serve(
         app,
         http="h11",  # httptools would keep a header of any length in memory
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        backlog=BACKLOG,
         log_config=None,
         lifespan="on",
         access_log=False,

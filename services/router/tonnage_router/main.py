@@ -23,6 +23,7 @@ from tonnage_runtime.arguments import no_arguments
 from tonnage_runtime.http_app import bind
 from tonnage_runtime.logging import configure_logging
 from tonnage_runtime.metrics import new_registry
+from tonnage_runtime.open_files import raise_open_file_limit
 from tonnage_runtime.settings import load_settings
 
 CONFIG = "TONNAGE_ROUTER_CONFIG"
@@ -58,6 +59,7 @@ def _complain(error: TonnageError) -> int:
 def serve_one(settings: RouterSettings) -> int:
     """One process: listen and run until told to stop."""
     configure_logging("router", settings.log_level)
+    raise_open_file_limit()
     registry = new_registry()
     try:
         data = bind(settings.host, settings.port, reuse_port=settings.workers > 1)

@@ -24,7 +24,7 @@ from tonnage_router.sweeper import Sweeper
 from tonnage_router.tenants import TenantKeys
 from tonnage_router.wire.client import ClientConnection
 from tonnage_runtime.clock import SystemClock
-from tonnage_runtime.http_app import serve
+from tonnage_runtime.http_app import BACKLOG, serve
 from tonnage_runtime.store_url import open_store
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ class RouterService:
                 sock.close()
                 raise
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: ClientConnection(self.gateway), sock=sock)
+        made = functools.partial(ClientConnection, self.gateway)
+        self._server = await loop.create_server(made, sock=sock, backlog=BACKLOG)
 
     def _looked(self) -> bool:
         endpoints = list(self.gateway.fleet)

@@ -1,6 +1,8 @@
 """What clients see when engines fail, and what engines see when clients leave."""
 
 import asyncio
+import contextlib
+import socket
 from typing import Any
 
 import orjson
@@ -108,6 +110,25 @@ async def test_a_router_that_has_just_started_answers_once_it_has_looked_at_its_
     router = await route(await engines(3), ready=False)
     answers = await asyncio.gather(*(router.post(b'{"model":"m"}') for _ in range(8)))
     assert [answer.status for answer in answers] == [200] * 8
+
+
+async def test_clients_that_come_while_the_router_stands_still_find_room(engines: Any, route: Any) -> None:
+    """Nothing is awaited between the connections, so the router accepts none: the kernel must hold them all. What does
+    not fit comes again after seconds, or is reset."""
+    router = await route(await engines())
+    await router.post(CHAT)  # it listens
+    with contextlib.ExitStack() as stack:
+        came = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", router.port), timeout=30)) for _ in range(400)
+        ]
+        for client in came:
+            client.sendall(b"GET /v1/models HTTP/1.1\r\nhost: r\r\nconnection: close\r\n\r\n")
+            client.setblocking(False)
+        streams = [await asyncio.open_connection(sock=client) for client in came]
+        answers = [await reader.read() for reader, _ in streams]
+        assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
+        for _, writer in streams:
+            writer.close()
 
 
 async def test_a_stale_connection_is_replaced_without_blame(engines: Any, route: Any) -> None:

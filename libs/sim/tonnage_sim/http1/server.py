@@ -3,6 +3,7 @@
 import asyncio
 import socket
 
+from tonnage_runtime.http_app import BACKLOG
 from tonnage_sim.http1.connection import Application, Connection
 
 
@@ -17,7 +18,7 @@ class Server:
     async def start(self, sock: socket.socket) -> None:
         """Accept connections on a listening socket."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connection, sock=sock, backlog=2048)
+        self._server = await loop.create_server(self._connection, sock=sock, backlog=BACKLOG)
 
     async def stop(self, drain_timeout_s: float) -> None:
         """Take no new connections, let requests in progress end for up to `drain_timeout_s`, then cut the rest off."""
