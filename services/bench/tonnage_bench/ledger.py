@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tonnage_bench.errors import LedgerError, LedgerFileError, UnknownJobError
+from tonnage_bench.ledger_file import settle
 from tonnage_bench.migrations import migrate
 from tonnage_core.benchmarking.leases import StepView
 from tonnage_core.benchmarking.series import Ask, Made
@@ -80,12 +81,12 @@ class Ledger:
         self.path = path
         self._lock = threading.Lock()
         self._size = 0
+        settle(path)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             self.connection = sqlite3.connect(
                 path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False
             )
-        except (OSError, sqlite3.Error) as error:
+        except sqlite3.Error as error:
             raise LedgerFileError(
                 f"{path}: cannot be opened: {error}; name another in TONNAGE_BENCH_DATABASE"
             ) from error

@@ -7,7 +7,7 @@ import pytest
 
 from tonnage_bench.errors import LedgerError, LedgerFileError
 from tonnage_bench.ledger import Ledger
-from tonnage_bench.migrations import SCRIPTS
+from tonnage_bench.migrations import SCRIPTS, migrate
 from tonnage_core.benchmarking.series import Ask
 
 
@@ -56,6 +56,65 @@ def test_a_truncated_database_is_not_started_over(tmp_path: Path) -> None:
     with pytest.raises(LedgerFileError, match="not written over"):
         Ledger(path)
     assert path.stat().st_size == size // 2
+
+
+@pytest.mark.parametrize("with_log", [False, True])
+def test_a_database_cut_to_nothing_between_starts_is_not_taken_for_a_new_one(tmp_path: Path, with_log: bool) -> None:
+    path, log = tmp_path / "b.sqlite", tmp_path / "b.sqlite-wal"
+    ledger = filled(path)
+    kept = log.read_bytes()
+    ledger.close()
+    if with_log:
+        log.write_bytes(kept)
+    path.write_bytes(b"")
+    with pytest.raises(LedgerFileError, match="is empty: the jobs it held are gone"):
+        Ledger(path)
+    assert path.stat().st_size == 0
+    assert log.exists() == with_log
+
+
+def test_a_database_that_is_gone_from_beside_its_log_is_not_begun_anew(tmp_path: Path) -> None:
+    path, log = tmp_path / "b.sqlite", tmp_path / "b.sqlite-wal"
+    ledger = filled(path)
+    kept = log.read_bytes()
+    ledger.close()
+    log.write_bytes(kept)
+    path.unlink()
+    with pytest.raises(LedgerFileError, match=r"is gone and b\.sqlite-wal"):
+        Ledger(path)
+    assert log.read_bytes() == kept
+
+
+def test_a_first_start_that_fails_leaves_no_file_that_a_second_would_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "deep" / "b.sqlite"
+    scripts = (*SCRIPTS, "CREATE TABLE jobs (again)")
+    with monkeypatch.context() as changed:
+        changed.setattr("tonnage_bench.migrations.SCRIPTS", scripts)
+        with pytest.raises(LedgerFileError, match="cannot be made"):
+            Ledger(path)
+    assert list(path.parent.iterdir()) == []
+    Ledger(path).close()
+    assert Ledger(path).jobs() == []
+
+
+def test_a_database_that_another_process_made_meanwhile_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "b.sqlite"
+    made: list[str] = []
+
+    def other(connection: sqlite3.Connection, name: str) -> int:
+        if not made:
+            made.append(name)
+            filled(path).close()
+        return migrate(connection, name)
+
+    monkeypatch.setattr("tonnage_bench.ledger_file.migrate", other)
+    ledger = Ledger(path)
+    assert ledger.job("a").state == "running"
+    ledger.close()
 
 
 def test_a_database_cut_or_taken_away_while_in_use_is_noticed_before_anything_is_begun(tmp_path: Path) -> None:
