@@ -47,7 +47,7 @@ def main() -> None:
             sys.stdout.flush()
     document = {
         "schema": "tonnage.bench_soak/1",
-        "date": "2026-11-29",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "scrapes": scrapes,
         "seconds": round(time.monotonic() - began, 1),
         "path": path,

@@ -19,6 +19,7 @@ from tonnage_core.gpu_health.rules import (
     baseline_findings,
     correctness_findings,
     no_baseline,
+    right_figures,
     spec_findings,
     telemetry_findings,
 )
@@ -78,7 +79,7 @@ class ProfileBook:
             speed += baseline_findings(measured, past, HISTORY)
             speed += baseline_findings(measured, fleet or {}, FLEET)
             findings += speed or [no_baseline(measured, past)]
-        return summarise(findings, active=report.outcome == "ok")
+        return summarise(findings, active=report.outcome == "ok", right=right_figures(report.points))
 
     def conclude(
         self,
@@ -198,6 +199,7 @@ def _record(found: Mapping[str, Any]) -> GpuRecord:
         _number(held["since"]),
         tuple(Status(s) for s in held["recent"]),
         None if held["last_evidence"] is None else _number(held["last_evidence"]),
+        tuple(_text(figure) for figure in held.get("blamed", ())),
     )
     history = {_text(key): [_number(value) for value in values] for key, values in found["history"].items()}
     runs = tuple(Run(_number(run["started"]), _number(run["seconds"])) for run in found["runs"])

@@ -42,7 +42,7 @@ OF_OTHERS: dict[str, str] = {}
 """Metrics of a named third-party exporter that may have no data here, each with the exporter's name: there are none."""
 MODEL = "meta-llama/Llama-3.1-8B"
 GPU = "H200-SXM-141GB"
-MEASURED = ROOT / "benchmarks" / "results" / "2026-11-29-h200-probe-full-run1.json"
+MEASURED = ROOT / "benchmarks" / "results" / "2026-11-30-h200-probe-full-run1.json"
 FAKE_UUID = "GPU-00000000-0000-0000-0000-000000000000"
 NO_CLUSTER = """
 {apiVersion: v1, kind: Config, current-context: c, clusters: [{name: k, cluster: {server: "http://127.0.0.1:9"}}],

@@ -9,6 +9,7 @@ from tonnage_core.gpu_health.rules import (
     HealthReadings,
     baseline_findings,
     correctness_findings,
+    right_figures,
     spec_findings,
     telemetry_findings,
 )
@@ -31,7 +32,7 @@ HEALTHY = {"hbm_copy_gbps": 4227.0, "bf16_tflops": 767.0, "fp8_tflops": 1350.0, 
 
 def evidence(ceilings: dict[str, float], past: dict[str, list[float]] | None = None) -> Evidence:
     findings = spec_findings(ceilings, H200) + baseline_findings(ceilings, past or {}, HISTORY)
-    return summarise(findings, active=True)
+    return summarise(findings, active=True, right=ceilings)
 
 
 def walk(state: VerdictState, *looks: Evidence) -> list[Status]:
@@ -42,7 +43,7 @@ def walk(state: VerdictState, *looks: Evidence) -> list[Status]:
     return held
 
 
-OK = Evidence(Status.OK)
+OK = Evidence(Status.OK, right=frozenset({"hbm_copy_gbps"}))
 BAD = Evidence(Status.FAIL, (Finding("own_history:hbm_copy_gbps", Status.FAIL, "slow"),))
 
 
@@ -61,6 +62,36 @@ def test_a_gpu_slowed_by_15_percent_goes_warn_then_fail_and_back() -> None:
 
 def test_one_bad_look_is_never_a_fail() -> None:
     assert walk(VerdictState(Status.OK), BAD, OK, OK, OK) == [Status.WARN, Status.WARN, Status.WARN, Status.OK]
+
+
+@pytest.mark.parametrize(
+    "bad", [BAD, summarise([*BAD.findings, Finding("spec_floor:bf16_tflops", Status.WARN)], active=True)]
+)
+def test_a_good_look_at_other_figures_clears_nothing(bad: Evidence) -> None:
+    other = Evidence(Status.OK, right=frozenset({"bf16_tflops"}))
+    assert walk(VerdictState(Status.OK), bad, bad, *[other] * 6)[-1] is Status.FAIL
+    assert walk(VerdictState(Status.OK), bad, *[other] * 6)[-1] is Status.WARN
+    both = Evidence(Status.OK, right=frozenset({"bf16_tflops", "hbm_copy_gbps"}))
+    assert walk(VerdictState(Status.OK), bad, bad, *[both] * 3)[-1] is Status.OK
+
+
+def test_what_was_bad_is_forgotten_once_the_gpu_is_ok_again() -> None:
+    state = VerdictState(Status.OK)
+    for now, look in enumerate([BAD, OK, OK, OK], start=1):
+        state = observe(state, look, float(now), RULES)
+    assert (state.status, state.blamed) == (Status.OK, ())
+
+
+def test_only_the_probe_that_was_wrong_can_clear_its_wrong_result() -> None:
+    def look(status: PointStatus) -> Evidence:
+        points = [Measurement("gemm_bf16", status, value=767.0), Measurement("hbm_copy", PointStatus.OK, value=4227.0)]
+        findings = [*spec_findings(HEALTHY, H200), *correctness_findings(points)]
+        return summarise(findings, active=True, right=right_figures(points))
+
+    wrong, unmeasured, right = (look(s) for s in (PointStatus.WRONG, PointStatus.UNSUPPORTED, PointStatus.OK))
+    assert "gemm_bf16" not in wrong.right and "hbm_copy_gbps" in wrong.right
+    assert walk(VerdictState(Status.OK), wrong, *[unmeasured] * 5)[-1] is Status.FAIL
+    assert walk(VerdictState(Status.OK), wrong, *[right] * 3)[-1] is Status.OK
 
 
 def test_two_bad_looks_of_three_are_a_fail_even_with_a_good_one_between() -> None:

@@ -19,7 +19,7 @@ WAYS = {"nccl": LIBRARY, "one_shot": ONE_SHOT}
 
 
 def measured(name: str) -> dict[str, Any]:
-    gpus = json.loads((RESULTS / f"2026-11-29-h200-{name}.json").read_text())["gpus"]
+    gpus = json.loads((RESULTS / f"2026-11-30-h200-{name}.json").read_text())["gpus"]
     found: dict[str, Any] = max(gpus, key=lambda gpu: len(gpu["probes"]))
     return found
 
@@ -55,7 +55,7 @@ def test_a_70b_step_over_two_cards_is_predicted_within_10_percent_from_one_card_
 
 
 def test_a_probe_report_is_a_card_and_other_ranks_keep_the_formula() -> None:
-    card = load_gpu(f"{RESULTS / '2026-11-29-h200-two-gpus.json'}#1")
+    card = load_gpu(f"{RESULTS / '2026-11-30-h200-two-gpus.json'}#1")
     assert [curve.ranks for curve in card.all_reduces] == [2]
     shape = load_model("meta-llama/Llama-3.1-70B")
     two, four = (step_model(shape, card, layout=Layout(tp=tp)) for tp in (2, 4))
@@ -67,12 +67,12 @@ def test_a_probe_report_is_a_card_and_other_ranks_keep_the_formula() -> None:
 @pytest.mark.parametrize("reference", ["", "#2", "#x", "#-1"])
 def test_a_report_over_two_gpus_wants_one_of_them_named(reference: str) -> None:
     with pytest.raises(BadInputError, match="GPU"):
-        load_gpu(f"{RESULTS / '2026-11-29-h200-two-gpus.json'}{reference}")
+        load_gpu(f"{RESULTS / '2026-11-30-h200-two-gpus.json'}{reference}")
 
 
 @pytest.mark.parametrize("where", ["report", "profile"])
 def test_a_document_of_another_schema_is_refused(where: str, tmp_path: Path) -> None:
-    document = json.loads((RESULTS / "2026-11-29-h200-probe-quick-warm.json").read_text())
+    document = json.loads((RESULTS / "2026-11-30-h200-probe-quick-warm.json").read_text())
     (document if where == "report" else document["gpus"][0])["schema"] += "0"
     (tmp_path / "one.json").write_text(json.dumps(document))
     with pytest.raises(BadInputError, match=r"is of schema 'tonnage.*/10'"):

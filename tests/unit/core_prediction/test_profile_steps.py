@@ -12,7 +12,7 @@ from tonnage_core.prediction.profile_fit import MeasuredStep, check_profile, mea
 from tonnage_runtime.catalogue import load_model
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
-RUNS = ("2026-11-29-h200-probe-full-run1.json", "2026-11-29-h200-probe-full-run2.json")
+RUNS = ("2026-11-30-h200-probe-full-run1.json", "2026-11-30-h200-probe-full-run2.json")
 
 
 def profile(name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ GIB = 1 << 30
 
 
 def result(name: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((ROOT / "results" / f"2026-11-29-h200-probe-{name}.json").read_text())
+    document: dict[str, Any] = json.loads((ROOT / "results" / f"2026-11-30-h200-probe-{name}.json").read_text())
     return document
 
 
@@ -108,7 +108,7 @@ def test_the_step_curves_cover_batch_and_context(run: str) -> None:
 
 
 def test_a_second_process_stopped_the_suite_within_two_seconds() -> None:
-    document = json.loads((ROOT / "results" / "2026-11-29-h200-probe-intrusion.json").read_text())
+    document = json.loads((ROOT / "results" / "2026-11-30-h200-probe-intrusion.json").read_text())
     for pids in ("visible", "hidden"):
         assert document[pids]["outcome"] == "busy"
         assert document[pids]["verdict"] == "UNKNOWN"
@@ -116,7 +116,7 @@ def test_a_second_process_stopped_the_suite_within_two_seconds() -> None:
 
 
 def test_collectives_and_the_tensor_parallel_step_over_two_gpus_were_right() -> None:
-    document = json.loads((ROOT / "results" / "2026-11-29-h200-two-gpus.json").read_text())
+    document = json.loads((ROOT / "results" / "2026-11-30-h200-two-gpus.json").read_text())
     probes = document["gpus"][1]["probes"]
     names = {"allreduce", "allgather", "reducescatter", "alltoall", "sendrecv", "allreduce_one_shot", "p2p_copy"}
     assert {p["name"] for p in probes} == {*names, "p2p_sweep", "tensor_parallel_step"}

@@ -39,6 +39,6 @@ def test_scrapes_leave_nothing_behind() -> None:
 
 
 def test_a_hundred_thousand_scrapes_were_flat() -> None:
-    path = json.loads((RESULTS / "2026-11-29-gpu-agent-soak.json").read_text())["path"]
+    path = json.loads((RESULTS / "2026-11-30-gpu-agent-soak.json").read_text())["path"]
     assert path[-1]["scrapes"] == 100_000
     assert path[-1]["rss_mib"] - path[1]["rss_mib"] < 2.0

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tonnage_core.gpu_health.measurement import Measurement, PointStatus
-from tonnage_core.gpu_health.profile import median
+from tonnage_core.gpu_health.profile import ceilings, median
 from tonnage_core.gpu_health.verdict import Finding, Status
 from tonnage_core.gpu_health.xid import XidClass, XidPolicy
 
@@ -123,6 +123,13 @@ def correctness_findings(points: Iterable[Measurement]) -> list[Finding]:
         elif point.status in (PointStatus.BUSY, PointStatus.ERROR):
             found.append(Finding(f"not_measured:{point.name}", Status.UNKNOWN, point.detail or point.status.value))
     return found
+
+
+def right_figures(points: Sequence[Measurement]) -> set[str]:
+    """The probes and ceilings of a run that were measured with right results throughout."""
+    wrong = {point.name for point in points if point.status is PointStatus.WRONG}
+    good = [point for point in points if point.status is PointStatus.OK and point.name not in wrong]
+    return {point.name for point in good} | set(ceilings(good))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ class Status(StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
+FIGURES = frozenset({"spec_floor", "own_history", "fleet_median", "wrong_result"})
+"""Rules whose findings are about one measured figure: only a look at the same figure speaks against them."""
 SEVERITY = {Status.UNKNOWN: -1, Status.OK: 0, Status.WARN: 1, Status.FAIL: 2}
 
 
@@ -30,14 +32,24 @@ class Finding:
     text: str = ""
     immediate: bool = False
 
+    @property
+    def figure(self) -> str | None:
+        """The ceiling or probe that the finding is about, None where it is about no measurement."""
+        rule, _, figure = self.code.partition(":")
+        return figure if rule in FIGURES else None
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one look at the GPU says. `active` is true when probes ran under load: only then can it clear a verdict."""
+    """What one look at the GPU says. `active` is true when probes ran under load: only then can it clear a verdict.
+
+    `right` names the ceilings and probes that were measured correctly.
+    """
 
     status: Status
     findings: tuple[Finding, ...] = ()
     active: bool = True
+    right: frozenset[str] = frozenset()
 
     @property
     def immediate(self) -> bool:
@@ -45,14 +57,14 @@ class Evidence:
         return any(f.immediate and f.status is self.status for f in self.findings)
 
 
-def summarise(findings: Iterable[Finding], *, active: bool) -> Evidence:
+def summarise(findings: Iterable[Finding], *, active: bool, right: Iterable[str] = ()) -> Evidence:
     """The worst finding decides. With no finding at all, or OK without a probe under load, the evidence is UNKNOWN."""
     ordered = tuple(sorted(findings))
     known = [f for f in ordered if f.status is not Status.UNKNOWN]
     worst = max((f.status for f in known), key=SEVERITY.__getitem__, default=Status.UNKNOWN)
     if worst is Status.OK and not active:
         worst = Status.UNKNOWN
-    return Evidence(worst, ordered, active)
+    return Evidence(worst, ordered, active, frozenset(right))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +83,15 @@ class Hysteresis:
 
 @dataclass(frozen=True, slots=True)
 class VerdictState:
-    """The held verdict. `since` moves only when `status` does; `recent` holds statuses of active looks, newest last."""
+    """The held verdict. `since` moves only when `status` does; `recent` holds statuses of active looks, newest last;
+    `blamed` the figures that were bad since the GPU was last OK."""
 
     status: Status = Status.UNKNOWN
     reasons: tuple[str, ...] = ("never measured",)
     since: float = 0.0
     recent: tuple[Status, ...] = ()
     last_evidence: float | None = None
+    blamed: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """The `verdict` of a GpuProfile."""
@@ -88,14 +102,16 @@ def observe(state: VerdictState, evidence: Evidence, now: float, rules: Hysteres
     """The verdict after one look.
 
     One bad look on a healthy GPU is WARN (`unconfirmed`); `fail_n` of `fail_m` make it FAIL; a FAIL is left only by
-    `clear_n` good looks under load of the last `clear_m`. UNKNOWN evidence changes nothing but staleness, and says
-    why a GPU that was probed is still UNKNOWN.
+    `clear_n` good looks under load of the last `clear_m`, each at every figure that was bad: a good copy says nothing
+    of a wrong product. UNKNOWN evidence changes nothing but staleness, and says why a probed GPU is still UNKNOWN.
     """
     if evidence.status is Status.UNKNOWN:
         held = expire(state, now, rules)
         why = _reasons(evidence, held.status) if evidence.active and held.status is Status.UNKNOWN else ()
         return replace(held, reasons=why) if why else held
     if not evidence.active and SEVERITY[evidence.status] <= max(0, SEVERITY[state.status]):
+        return expire(state, now, rules)
+    if evidence.status is Status.OK and not evidence.right.issuperset(state.blamed):
         return expire(state, now, rules)
     window = max(rules.fail_m, rules.clear_m)
     recent = (*state.recent, evidence.status)[-window:]
@@ -104,7 +120,14 @@ def observe(state: VerdictState, evidence: Evidence, now: float, rules: Hysteres
     if status is not Status.OK and evidence.status is Status.OK:
         reasons = state.reasons
     since = state.since if status is state.status else now
-    return VerdictState(status, reasons, since, recent, now)
+    return VerdictState(status, reasons, since, recent, now, _blamed(state, evidence, status))
+
+
+def _blamed(state: VerdictState, evidence: Evidence, status: Status) -> tuple[str, ...]:
+    if status is Status.OK:
+        return ()
+    bad = (f.figure for f in evidence.findings if f.status in (Status.WARN, Status.FAIL))
+    return tuple(sorted({*state.blamed, *(figure for figure in bad if figure)}))
 
 
 def _held(held: Status, evidence: Evidence, recent: Sequence[Status], rules: Hysteresis) -> Status:
