@@ -2,9 +2,11 @@
 
 import json
 from typing import Any
+from urllib.parse import urlsplit
 
 import urllib3
 
+from tonnage_core.addresses import refused_literal
 from tonnage_core.errors import TonnageError
 from tonnage_runtime.access import OwnToken
 
@@ -33,6 +35,8 @@ class Caller:
 
     def text(self, method: str, url: str, body: Any = None, timeout_s: float | None = None) -> str:
         """The body of a 2xx answer; `CallError` for any other."""
+        if (why := refused_literal(urlsplit(url).hostname or "")) is not None:
+            raise CallError(f"{method} {url}: {why}")
         sent = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if sent is not None else {}
         if self._token is not None:

@@ -1,13 +1,13 @@
 """Which endpoints jobs may be pointed at: a service that sends requests for its callers must not reach everything."""
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 from tonnage_bench.errors import TargetRefusedError
+from tonnage_core.addresses import refused_address
 
 
 def host_of(url: str) -> tuple[str, str]:
@@ -30,9 +30,8 @@ def key_for(url: str, keys: Mapping[str, str]) -> str | None:
 
 
 async def check_target(url: str, allowed: Sequence[str]) -> None:
-    """Raises `TargetRefusedError` unless the host is among `allowed` and no address of it is link-local.
-
-    169.254.169.254 and its like hand out a cloud's credentials; no pattern opens them.
+    """Raises `TargetRefusedError` unless the host is among `allowed`, or for addresses nothing is fetched from, which no
+    pattern opens.
     """
     host, place = host_of(url)
     if not any(fnmatchcase(name, pattern.lower()) for pattern in allowed for name in (host, place)):
@@ -42,6 +41,5 @@ async def check_target(url: str, allowed: Sequence[str]) -> None:
     except (OSError, UnicodeError) as error:
         raise TargetRefusedError(f"{host[:200]} has no address: {error}") from error
     for *_, address in found:
-        ip = ipaddress.ip_address(str(address[0]).partition("%")[0])
-        if ip.is_link_local or ip.is_multicast or ip.is_unspecified:
-            raise TargetRefusedError(f"{host[:200]} is {ip}: jobs are not pointed at such addresses")
+        if (why := refused_address(str(address[0]))) is not None:
+            raise TargetRefusedError(f"{host[:200]}: {why}")

@@ -3,9 +3,11 @@
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from tonnage_core.addresses import refused_literal
 from tonnage_core.autoscaling.policy import ScalingPolicy
 from tonnage_core.errors import BadInputError
 from tonnage_runtime.errors import SettingsError
@@ -51,6 +53,13 @@ class EndpointSettings(Settings):
     """For the router: which pod answers at the address."""
     api_key: str | None = Field(default=None, repr=False)
     """For the router: bearer token of the engine's API; metrics need none."""
+
+    @field_validator("url")
+    @classmethod
+    def _leads_to_an_engine(cls, url: str) -> str:
+        if (why := refused_literal(urlsplit(url).hostname or "")) is not None:
+            raise ValueError(why)
+        return url
 
     @property
     def pool_name(self) -> str:

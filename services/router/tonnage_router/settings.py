@@ -2,9 +2,11 @@
 
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from tonnage_core.addresses import refused_literal
 from tonnage_runtime.settings import Settings
 
 
@@ -43,6 +45,13 @@ class EndpointSpec(Settings):
     """The one rank this entry stands for; entries with `data_parallel_size` are taken apart into these."""
     uid: str | None = None
     """Who answers at the address, as discovery knows it (a pod's uid): another uid is another engine."""
+
+    @field_validator("url")
+    @classmethod
+    def _leads_to_an_engine(cls, url: str) -> str:
+        if (why := refused_literal(urlsplit(url).hostname or "")) is not None:
+            raise ValueError(why)
+        return url
 
 
 class AdapterSpec(Settings):

@@ -319,3 +319,20 @@ async def test_drain_lets_streams_end_and_takes_nothing_new(engines: Any, route:
     assert answer.complete
     await draining
     assert await client.reader.read() == b""
+
+
+async def test_a_name_that_leads_to_a_refused_address_is_sent_nothing(
+    engines: Any, route: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name in an endpoint list may come to mean a metadata service; loopback stands for its address here."""
+    (engine,) = await engines()
+    router = await route([engine])
+    assert (await router.post(CHAT)).status == 200
+    sent = len(engine.calls)
+    (endpoint,) = router.gateway.fleet
+    for connection in list(endpoint.pool._idle):
+        connection.transport.close()
+    monkeypatch.setattr("tonnage_router.wire.peer.refused_address", lambda address: f"its address is {address}")
+    assert (await router.post(CHAT)).status == 502
+    await router.until(lambda: "its address is 127.0.0.1" in (endpoint.probe_problem or ""))
+    assert len(engine.calls) == sent

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from tonnage_core.autoscaling.observation import Outcome
+from tonnage_planner.adapters import scrape_http
 from tonnage_planner.adapters.scrape_http import HttpScraper
 from tonnage_planner.ports import ScrapeError
+from tonnage_planner.settings import EndpointSettings
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -106,3 +108,26 @@ async def test_a_name_is_every_one_of_its_addresses() -> None:
         assert await scrape.addresses("https://localhost:8001") == ("https://localhost:8001",)
         with pytest.raises(ScrapeError, match="no-such-host"):
             await scrape.addresses("http://no-such-host.invalid:1")
+
+
+async def test_a_name_that_leads_to_a_refused_address_is_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.put_nowait(await reader.read(-1))
+        writer.close()
+
+    monkeypatch.setattr(scrape_http, "refused_address", lambda address: f"its address is {address}")
+    listening = await asyncio.start_server(note, "127.0.0.1", 0)
+    async with listening, scraper() as scrape:
+        url = f"http://localhost:{listening.sockets[0].getsockname()[1]}/metrics"
+        for call in (scrape.text, scrape.post):
+            with pytest.raises(ScrapeError, match=r"its address is 127\.0\.0\.1") as caught:
+                await call(url)
+            assert caught.value.outcome is Outcome.UNREACHABLE
+            assert await asyncio.wait_for(asked.get(), 30) == b""
+
+
+def test_an_address_that_hands_out_credentials_is_no_endpoint() -> None:
+    with pytest.raises(ValueError, match=r"its address is 169\.254\.169\.254"):
+        EndpointSettings(url="http://169.254.169.254/latest")

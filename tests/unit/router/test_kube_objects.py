@@ -148,3 +148,10 @@ def test_an_endpoint_without_a_pod_takes_the_slices_own_annotations() -> None:
 def test_slices_of_names_are_said_to_be_unusable() -> None:
     (row,) = of_slices([piece(address(ip="x.example"), family="FQDN")], {}, "http")
     assert isinstance(row, Unreadable)
+
+
+def test_an_address_that_hands_out_credentials_is_no_engine() -> None:
+    good, bad = pod("a"), pod("b", ip="169.254.169.254")
+    rows = of_pods([good, bad], "http")
+    assert [type(row) for row in rows] == [Found, Unreadable]
+    assert isinstance(rows[1], Unreadable) and "169.254.169.254" in rows[1].why

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from tonnage_coldstart.errors import SourceError, TransientSourceError
-from tonnage_coldstart.sources.guard import refused_address, refused_host
+from tonnage_coldstart.sources.guard import refused_host
+from tonnage_core.addresses import refused_address, refused_literal
 
 MAX_REDIRECTS = 5
 USER_AGENT = "tonnage"
@@ -155,7 +156,7 @@ class HttpClient:
         at = self._proxy(parts)
         near, near_port = (at.hostname or "", at.port or 80) if at is not None else (host, port)
         if at is not None:
-            self._refuse(parts, _refused_literal(host))
+            self._refuse(parts, refused_literal(host))  # behind a proxy no more can be judged here
         connection: http.client.HTTPConnection
         if parts.scheme == "https":
             context = ssl.create_default_context(cafile=self._ca_file)
@@ -193,14 +194,6 @@ class HttpClient:
 def wall_s() -> float:
     """Seconds since the epoch, for Retry-After dates."""
     return time.time()
-
-
-def _refused_literal(host: str) -> str | None:
-    """Behind a proxy only an address that is written out can be judged here."""
-    try:
-        return refused_address(host)
-    except ValueError:
-        return None
 
 
 def _reason(error: Exception) -> str:

@@ -1,19 +1,34 @@
 """Metrics bodies over HTTP: one deadline a scrape, a size limit, no redirects, no proxies."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 
+from tonnage_core.addresses import refused_address
 from tonnage_core.autoscaling.observation import Outcome
 from tonnage_planner.ports import ScrapeError
 from tonnage_runtime.access import OwnToken
 
 OWN_APIS = ("/admin/", "/v1/gpus", "/v1/profiles", "/v1/probe", "/v1/cache", "/v1/stage")
 _HEADERS = {"accept": "text/plain;version=0.0.4", "accept-encoding": "identity", "user-agent": "tonnage-planner"}
+
+
+async def _look_at_peer(event: str, about: dict[str, Any]) -> None:
+    """Close a connection before a byte is sent when it stands to an address that nothing is fetched from: endpoint
+    lists and names are written by others. httpx tells of each step of a request that has to connect."""
+    if event != "connection.connect_tcp.complete":
+        return
+    stream, peer = about["return_value"], None
+    with contextlib.suppress(OSError):  # it is gone already
+        peer = stream.get_extra_info("server_addr")
+    if (why := refused_address(str(peer[0])) if peer else "the connection was closed at once") is not None:
+        await stream.aclose()
+        raise httpx.ConnectError(why)
 
 
 class HttpScraper:
@@ -56,9 +71,8 @@ class HttpScraper:
 
     async def post(self, url: str) -> tuple[int, str]:
         """POST without a body: status and text, within the same deadline and size; raises `ScrapeError`."""
-        headers = self._headers(url)
         try:
-            async with asyncio.timeout(self._timeout_s), self._client.stream("POST", url, headers=headers) as response:
+            async with asyncio.timeout(self._timeout_s), self._stream("POST", url) as response:
                 return response.status_code, (await self._bounded(response)).decode("utf-8", "replace")
         except TimeoutError as error:
             raise ScrapeError(Outcome.TIMEOUT, f"no complete answer in {self._timeout_s:g} s") from error
@@ -86,8 +100,11 @@ class HttpScraper:
             return {}
         return {"authorization": self._token.header()}
 
+    def _stream(self, method: str, url: str) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
+        return self._client.stream(method, url, headers=self._headers(url), extensions={"trace": _look_at_peer})
+
     async def _body(self, url: str) -> bytes:
-        async with self._client.stream("GET", url, headers=self._headers(url)) as response:
+        async with self._stream("GET", url) as response:
             if response.status_code != 200:
                 raise ScrapeError(Outcome.HTTP_ERROR, f"HTTP status {response.status_code}")
             return await self._bounded(response)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import httptools
 
 from tonnage_router.errors import ProbeError
+from tonnage_router.wire.peer import refused_peer
 
 MAX_ANSWER_BYTES = 16 << 20
 
@@ -62,6 +63,8 @@ async def call(
 async def _exchange(host: str, port: int, request: bytes) -> Answer:
     stream, writer = await asyncio.open_connection(host, port)
     try:
+        if (why := refused_peer(writer.transport)) is not None:
+            raise OSError(why)
         writer.write(request)
         reader = _Reader()
         parser = httptools.HttpResponseParser(reader)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from tonnage_router.wire.peer import refused_peer
 from tonnage_router.wire.upstream import UpstreamConnection
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class UpstreamPool:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(lambda: UpstreamConnection(self), self.host, self.port)
+            if (why := refused_peer(connection.transport)) is not None:
+                connection.transport.abort()
+                raise OSError(why)
         except (OSError, TimeoutError):
             if exchange.attempt == attempt:
                 exchange.connect_failed()

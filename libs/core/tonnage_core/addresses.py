@@ -1,0 +1,29 @@
+"""Addresses that nothing is fetched from, whatever name, list or redirect led there."""
+
+import ipaddress
+
+METADATA = frozenset(
+    ipaddress.ip_address(one) for one in ("169.254.169.254", "fd00:ec2::254", "100.100.100.200", "168.63.129.16")
+)
+"""Where clouds hand out credentials (AWS, Google and Azure; AWS over IPv6; Alibaba; Azure's own host)."""
+
+
+def refused_address(address: str) -> str | None:
+    """Why a connection to an IP address may not be used, or None; ValueError for what is no address.
+
+    Judge the address of a connection that stands, before a byte is sent: a name may answer differently the second time.
+    """
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    mapped = getattr(ip, "ipv4_mapped", None)
+    ip = mapped or ip
+    if ip in METADATA or ip.is_link_local or ip.is_multicast or ip.is_unspecified:
+        return f"its address is {ip}: nothing is fetched from metadata, link-local, multicast or unspecified addresses"
+    return None
+
+
+def refused_literal(host: str) -> str | None:
+    """Why a host written as an IP address may not be asked; None for names, whose addresses are not known yet."""
+    try:
+        return refused_address(host)
+    except ValueError:
+        return None
