@@ -30,8 +30,8 @@ def key_for(url: str, keys: Mapping[str, str]) -> str | None:
 
 
 async def check_target(url: str, allowed: Sequence[str]) -> None:
-    """Raises `TargetRefusedError` unless the host is among `allowed`, or for addresses nothing is fetched from, which no
-    pattern opens.
+    """Raises `TargetRefusedError` unless the host is among `allowed`, or for an address nothing is fetched from, which
+    no pattern opens.
     """
     host, place = host_of(url)
     if not any(fnmatchcase(name, pattern.lower()) for pattern in allowed for name in (host, place)):
