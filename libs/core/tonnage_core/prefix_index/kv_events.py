@@ -160,6 +160,9 @@ class KvView:
 
     def _add(self, name: EngineHash, ours: bytes | None) -> None:
         known = self._names.get(name)
+        if known is not None and known[0] != ours:  # a name means one content: what it meant before is gone
+            self._forget(*known)
+            known = None
         self._names[name] = (ours, 1 if known is None else known[1] + 1)
         if ours is not None:
             self._index.store(ours, self._slot)
@@ -169,8 +172,10 @@ class KvView:
     def _drop_oldest(self) -> None:
         """Over the bound: what was stored longest ago is forgotten, and the view is no longer complete."""
         name = next(iter(self._names))
-        ours, count = self._names.pop(name)
         self.complete = False
+        self._forget(*self._names.pop(name))
+
+    def _forget(self, ours: bytes | None, count: int) -> None:
         if ours is not None:
             for _ in range(count):
                 self._index.drop(ours, self._slot)
