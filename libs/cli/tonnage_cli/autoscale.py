@@ -10,6 +10,7 @@ import click
 
 from tonnage_cli.autoscale_advice import advice_of, members_of, show_advice
 from tonnage_cli.autoscale_page import page_of
+from tonnage_cli.finite import FiniteRange
 from tonnage_cli.output import check_writable, json_option, print_json, print_table
 from tonnage_core.autoscaling.simulation.baselines import GRIDS
 from tonnage_core.autoscaling.simulation.comparison import (
@@ -30,7 +31,8 @@ from tonnage_core.slo import Slo
 from tonnage_loadgen.trace_file import read_trace
 from tonnage_runtime.catalogue import load_gpu, load_model
 
-_POSITIVE = click.FloatRange(0, min_open=True)
+_POSITIVE = FiniteRange(0, min_open=True)
+_START = FiniteRange(0, 86_400, min_open=True)
 
 
 @click.command()
@@ -44,7 +46,11 @@ _POSITIVE = click.FloatRange(0, min_open=True)
     show_default=True,
     help="May be given several times.",
 )
-@click.option("--thresholds", type=float, nargs=2, help="A baseline's two thresholds; without them the best of a grid.")
+@click.option(
+    "--thresholds",
+    type=(_POSITIVE, FiniteRange(0)),
+    help="The baselines' two thresholds; without them the best of a grid.",
+)
 @click.option("--model", default="meta-llama/Llama-3.1-8B", show_default=True, help="Catalogue name or config.json.")
 @click.option("--gpu", default="H100-SXM-80GB", show_default=True, help="Catalogue name or GpuProfile.")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), default=512, show_default=True)
@@ -56,10 +62,10 @@ _POSITIVE = click.FloatRange(0, min_open=True)
 @click.option("--initial", type=click.IntRange(0), default=1, show_default=True, help="Replicas at the start.")
 @click.option("--min-replicas", type=click.IntRange(0), default=1, show_default=True)
 @click.option("--max-replicas", type=click.IntRange(1), default=64, show_default=True)
-@click.option("--start-s", type=_POSITIVE, nargs=2, default=(90.0, 240.0), show_default=True, help="Range of starts.")
+@click.option("--start-s", type=(_START, _START), default=(90.0, 240.0), show_default=True, help="Range of starts.")
 @click.option("--slo-ttft-ms", type=_POSITIVE, default=2000.0, show_default=True)
 @click.option("--slo-tpot-ms", type=_POSITIVE, default=50.0, show_default=True)
-@click.option("--slo-percentile", type=click.FloatRange(0, 100), default=99.0, show_default=True)
+@click.option("--slo-percentile", type=FiniteRange(0, 100), default=99.0, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--usd-per-hour", type=_POSITIVE, help="Price of a replica: what a warm pool costs idle.")
 @click.option("--usd-per-late", type=_POSITIVE, help="What a late request costs: how many warm replicas pay.")
@@ -104,6 +110,8 @@ def scenario_of(trace: Path, given: dict[str, Any]) -> Scenario:
         members_of(given)
     if not given["min_replicas"] <= given["initial"] <= given["max_replicas"]:
         raise BadInputError("--initial must be from --min-replicas to --max-replicas")
+    if given["thresholds"] and not {*given["policies"]} & {"all", *GRIDS}:
+        raise BadInputError(f"--thresholds are a baseline's: give --policy {', '.join(GRIDS)} or all with them")
     shape, gpu = load_model(given["model"]), load_gpu(given["gpu"])
     return Scenario(
         requests=read_trace(trace, strict=False).requests[: given["limit"]],

@@ -66,6 +66,17 @@ def test_warm_replicas_and_gpu_classes_are_priced(capsys: pytest.CaptureFixture[
         (["--initial", "9", "--max-replicas", "6"], "--initial"),
         (["--policy", "magic"], "magic"),
         (["--gpu", "abacus"], "abacus"),
+        (["--policy", "kpa", "--thresholds", "nan", "2"], "finite"),
+        (["--policy", "kpa", "--thresholds", "0", "2"], "--thresholds"),
+        (["--policy", "hpa_queue", "--thresholds", "4", "-1"], "--thresholds"),
+        (["--thresholds", "4", "1"], "a baseline's"),
+        (["--start-s", "inf", "inf"], "--start-s"),
+        (["--start-s", "1", "1e9"], "--start-s"),
+        (["--slo-ttft-ms", "nan"], "--slo-ttft-ms"),
+        (["--slo-tpot-ms", "inf"], "--slo-tpot-ms"),
+        (["--slo-percentile", "nan"], "--slo-percentile"),
+        (["--usd-per-hour", "1", "--usd-per-late", "nan"], "--usd-per-late"),
+        (["--usd-per-hour", "3", "--gpu-class", "L40S", "nan", "8"], "--gpu-class"),
     ],
 )
 def test_bad_input_is_one_line(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
