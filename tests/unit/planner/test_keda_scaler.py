@@ -1,5 +1,6 @@
 """The external scaler, asked in KEDA's order over real gRPC on loopback."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from tonnage_planner.hooks.desired import METRIC, DesiredReplicas
 from tonnage_planner.hooks.keda import KedaScaler, serve_keda
 from tonnage_planner.hooks.keda_messages import SERVICE, message_classes
 from tonnage_planner.settings import PlannerSettings
+from tonnage_runtime.errors import SettingsError
 
 MESSAGES = message_classes()
 
@@ -151,3 +153,58 @@ async def test_a_pool_of_a_namespace_is_looked_up_first(world: World, channel: A
 async def test_metric_specs_are_not_streamed_and_keda_falls_back(channel: Any) -> None:
     call = channel.unary_stream(f"/{SERVICE}/StreamMetricSpec")(b"")
     assert await failure(call.read()) is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_stream_is_counted_by_what_it_tells_and_ends_when_nothing_is_known(world: World, channel: Any) -> None:
+    world.decide("llama", 2)
+    stream = Keda(channel, {"pool": "llama"}).stream()
+    assert (await stream.read()).result is True
+    world.decide("llama", 0)
+    assert (await stream.read()).result is False
+    assert world.calls.count(("StreamIsActive", "ok")) == 2
+    world.now_s += 31
+    assert await failure(stream.read()) is grpc.StatusCode.UNAVAILABLE
+    assert world.calls[-1] == ("StreamIsActive", "unavailable")
+
+
+async def test_open_streams_do_not_hold_a_planner_that_stops(world: World) -> None:
+    world.decide("llama", 2)
+    serving = serve_keda(KedaScaler(world.desired, lambda call, outcome: None), "127.0.0.1", 0, grace_s=600)
+    port = await serving.__aenter__()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        streams = [Keda(channel, {"pool": "llama"}).stream() for _ in range(3)]
+        for stream in streams:
+            assert (await stream.read()).result is True
+        async with asyncio.timeout(60):
+            await serving.__aexit__(None, None, None)
+        for stream in streams:
+            assert await failure(stream.read()) is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_port_of_another_planner_is_refused(world: World) -> None:
+    first = KedaScaler(world.desired, lambda call, outcome: None)
+    async with serve_keda(first, "127.0.0.1", 0, grace_s=0.1) as port:
+        with pytest.raises(SettingsError, match="choose another keda_port"):
+            async with serve_keda(first, "127.0.0.1", port, grace_s=0.1):
+                pass
+
+
+async def test_an_address_of_ipv6_is_listened_on(world: World) -> None:
+    scaler = KedaScaler(world.desired, lambda call, outcome: None)
+    world.decide("llama", 2)
+    async with (
+        serve_keda(scaler, "::", 0, grace_s=0.1) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        assert await Keda(channel, {"pool": "llama"}).active()
+
+
+async def test_several_scaled_objects_are_told_their_own_pool(world: World, channel: Any) -> None:
+    for number in range(20):
+        world.decide(f"pool-{number}", number)
+    asked = [Keda(channel, {"pool": f"pool-{number}"}).value(METRIC) for number in range(20)]
+    asked.append(Keda(channel, {"pool": "pool-20"}).value(METRIC))
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert [getattr(one, "metricValue", None) for one in found[:20]] == list(range(20))
+    assert isinstance(found[20], grpc.aio.AioRpcError)
+    assert found[20].code() is grpc.StatusCode.UNAVAILABLE

@@ -28,6 +28,11 @@ class KedaScaler:
         self._count = count
         self._poll_s = poll_s
         self._messages = message_classes()
+        self._closing = asyncio.Event()
+
+    def close(self) -> None:
+        """End the open streams, which would last as long as KEDA does; KEDA opens them again elsewhere."""
+        self._closing.set()
 
     async def is_active(self, reference: Any, context: Context) -> Any:
         """True when the pool should have replicas: KEDA goes from and to zero by this alone."""
@@ -37,12 +42,15 @@ class KedaScaler:
     async def stream_is_active(self, reference: Any, context: Context) -> AsyncIterator[Any]:
         """The state when the stream opens, and each change of it."""
         sent: bool | None = None
-        while True:
-            active = await self._target("StreamIsActive", reference, context) > 0
+        while not self._closing.is_set():
+            active = await self._target("StreamIsActive", reference, context, counted=False) > 0
             if active is not sent:
+                self._count("StreamIsActive", "ok")
                 yield self._messages["IsActiveResponse"](result=active)
                 sent = active
-            await asyncio.sleep(self._poll_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), self._poll_s)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the planner is stopping: open the stream again")
 
     async def get_metric_spec(self, reference: Any, context: Context) -> Any:
         """The one metric and its target a replica; answered before a target is known, or KEDA would make a bad HPA."""
@@ -68,7 +76,7 @@ class KedaScaler:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
         return pool
 
-    async def _target(self, call: str, reference: Any, context: Context) -> int:
+    async def _target(self, call: str, reference: Any, context: Context, *, counted: bool = True) -> int:
         pool = await self._pool(reference, context)
         try:
             target = self._desired.of(pool, str(reference.namespace))
@@ -76,7 +84,8 @@ class KedaScaler:
             self._count(call, "unavailable")
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise
-        self._count(call, "ok")
+        if counted:
+            self._count(call, "ok")
         return target
 
     def handlers(self) -> Any:
@@ -102,14 +111,16 @@ class KedaScaler:
 @contextlib.asynccontextmanager
 async def serve_keda(scaler: KedaScaler, host: str, port: int, *, grace_s: float) -> AsyncIterator[int]:
     """The gRPC server for as long as the block runs; gives its port. Raises `SettingsError` for one that is taken."""
-    server = grpc.aio.server()
+    # Else a second planner on this port would get every other call, and nobody would know.
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers((scaler.handlers(),))
     try:
-        bound = server.add_insecure_port(f"{host}:{port}")
+        bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     except RuntimeError as error:
         raise SettingsError(f"KEDA scaler: cannot listen on {host}:{port}: choose another keda_port") from error
     await server.start()
     try:
         yield bound
     finally:
+        scaler.close()
         await server.stop(grace_s)
