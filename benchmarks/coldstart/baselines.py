@@ -115,7 +115,8 @@ def safetensors_load(folder: Path, device: str) -> dict[str, torch.Tensor]:
 def fastsafetensors_load(folder: Path, device: str) -> dict[str, torch.Tensor]:
     from fastsafetensors import SafeTensorsFileLoader, SingleGroup
 
-    loader = SafeTensorsFileLoader(SingleGroup(), device=device, nogds=True)
+    place = f"{device}:0" if device == "cuda" else device  # it wants the number too
+    loader = SafeTensorsFileLoader(SingleGroup(), device=place, nogds=True)
     loader.add_filenames({0: [str(path) for path in weight_files(folder)]})
     buffers = loader.copy_files_to_device()
     found = {name: buffers.get_tensor(name).clone() for name in buffers.key_to_rank_lidx}

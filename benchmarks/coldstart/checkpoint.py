@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import os
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -45,14 +47,15 @@ def make(
     if done.is_file():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    weight_map: dict[str, str] = {}
+    names = [f"model-{shard + 1:05d}-of-{shards:05d}.safetensors" for shard in range(shards)]
+    held = [list(_tensors(shard, total_bytes // shards, hidden)) for shard in range(shards)]
+    weight_map = {tensor: name for name, tensors in zip(names, held, strict=True) for tensor, _ in tensors}
     files = []
-    for shard in range(shards):
-        name = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
-        tensors = list(_tensors(shard, total_bytes // shards, hidden))
-        files.append(_write(folder / name, tensors, seed * 1000 + shard))
-        on_shard(name)
-        weight_map |= {tensor: name for tensor, _ in tensors}
+    with ThreadPoolExecutor(max_workers=min(shards, os.cpu_count() or 1)) as pool:
+        seeds = range(seed * 1000, seed * 1000 + shards)
+        for described in pool.map(_write, (folder / name for name in names), held, seeds):
+            files.append(described)
+            on_shard(str(described["name"]))
     index = json.dumps({"weight_map": weight_map}).encode()
     (folder / "model.safetensors.index.json").write_bytes(index)
     files.append(_described("model.safetensors.index.json", len(index), [crc32c(index)]))

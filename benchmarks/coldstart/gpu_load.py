@@ -1,7 +1,7 @@
 """Weights to a GPU: `tonnage_coldstart.load` beside a plain pinned ring, safetensors and fastsafetensors.
 
 A worker does one task at a time under a time limit; the result is written after every task, so that a variant that
-hangs, or the end of the machine's time, costs one measurement. First a scan of slabs and threads, then rounds in which
+hangs, or the end of the machine's time, costs one measurement. First a scan of rings, then rounds in which
 each method runs once, in a new order each time. Needs torch, numpy, safetensors and crc32c alone.
 """
 
@@ -30,8 +30,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=4096)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, nargs="+", default=[8, 16], help="readers to try")
-    parser.add_argument("--slabs", type=int, nargs="+", default=[1, 2, 4, 8], help="MiB of a slab to try")
+    parser.add_argument(
+        "--shapes",
+        nargs="+",
+        default=["8_4_8", "12_8_4", "16_4_8", "16_8_2", "16_8_4"],
+        help="rings to try: readers, MiB of a slab, spare slabs",
+    )
+    parser.add_argument("--cold-shapes", nargs="+", default=["8_8_4", "16_8_4"], help="rings of the cold part")
+    parser.add_argument("--scans", type=int, default=2, help="rounds of the scan that chooses the rings")
     parser.add_argument("--folder", type=Path, help="where the checkpoint lies or is made; a temporary one by default")
     parser.add_argument("--fallback", type=Path, help="made here (a tmpfs) when making it in --folder takes too long")
     parser.add_argument("--cold-gib", type=float, default=4.0, help="size of the checkpoint of the cold part; 0: none")
@@ -81,7 +87,8 @@ class Worker:
             self._process = None
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        given = {"device": self._given.device, "threads": self._given.threads, "slabs": self._given.slabs}
+        shapes = [*dict.fromkeys([*self._given.shapes, *self._given.cold_shapes])]
+        given = {"device": self._given.device, "shapes": shapes}
         command = [sys.executable, str(HERE / "gpu_variants.py"), json.dumps(given)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._unread = b""
@@ -189,6 +196,11 @@ def best(record: Record, part: str, kind: str) -> str | None:
     return max(found, key=lambda name: _figures(found[name])["gbps"]) if found else None
 
 
+def plain_shapes(shapes: list[str]) -> list[str]:
+    """The rings without their spare slabs, each once."""
+    return [*dict.fromkeys(shape.rpartition("_")[0] for shape in shapes)]
+
+
 def warm(record: Record, given: argparse.Namespace, folder: Path) -> None:
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     h2d = record.do({"task": "h2d", "bytes": size}, given.task_limit_s).get("h2d", {})
@@ -197,17 +209,19 @@ def warm(record: Record, given: argparse.Namespace, folder: Path) -> None:
     first = record.do({"task": "first", "folder": str(folder)}, given.task_limit_s).get("first_load", {})
     equal = record.do({"task": "equal", "folder": str(folder)}, given.task_limit_s).get("byte_equal", {})
     record.document |= {"first_load": first, "byte_equal": equal.get("equal")}
-    kinds = ("tonnage_verified", "tonnage_unchecked", "plain_ring", "pread_alone")
-    scanned = [f"{kind}_{count}_{slab}" for kind in kinds for count in given.threads for slab in given.slabs]
-    rounds(record, given, folder, "scan", scanned, 2)
-    chosen = [name for kind in kinds if (name := best(record, "scan", kind)) is not None]
+    record.document["damage_found"] = equal.get("damage_found")
+    ours, beside = ("tonnage_verified", "tonnage_unchecked", "tonnage_hostchecked"), ("plain_ring", "pread_alone")
+    scanned = [f"{kind}_{shape}" for kind in ours for shape in given.shapes]
+    scanned += [f"{kind}_{plain}" for kind in beside for plain in plain_shapes(given.shapes)]
+    rounds(record, given, folder, "scan", scanned, given.scans)
+    chosen = [name for kind in (*ours, *beside) if (name := best(record, "scan", kind)) is not None]
     rounds(record, given, folder, "warm", [*chosen, "safetensors", "fastsafetensors"], given.rounds)
 
 
 def cold(record: Record, given: argparse.Namespace, folder: Path) -> None:
-    slab = given.slabs[-1]
-    names = [f"{kind}_{count}_{slab}" for kind in ("pread_alone", "disk_direct") for count in given.threads]
-    names += [f"tonnage_{kind}_{count}_{slab}" for kind in ("verified", "direct", "dropped") for count in given.threads]
+    shapes = given.cold_shapes
+    names = [f"{kind}_{plain}" for kind in ("pread_alone", "disk_direct") for plain in plain_shapes(shapes)]
+    names += [f"tonnage_{kind}_{shape}" for kind in ("verified", "direct", "dropped") for shape in shapes]
     rounds(record, given, folder, "cold", [*names, "safetensors"], max(2, given.rounds // 2))
 
 

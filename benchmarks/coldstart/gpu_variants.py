@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,11 @@ from baselines import (
 from checkpoint import make
 
 import tonnage_coldstart
+from tonnage_coldstart.errors import ContentMismatchError
+from tonnage_coldstart.loader import lanes
+from tonnage_coldstart.loader.device_check import device_check
 from tonnage_coldstart.loader.loading import LoadOptions
+from tonnage_core.coldstart.manifest_digest import manifest_digest
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -34,29 +39,46 @@ def emit(event: str, **more: Any) -> None:
     print(json.dumps({"event": event, "at": time.time(), **more}), flush=True)
 
 
-def ours(threads: int, slab: int, *, verify: bool = True, direct: bool = False, drop: bool = False) -> Variant:
+def ours(
+    shape: str, *, verify: bool = True, direct: bool = False, drop: bool = False, on_host: bool = False
+) -> Variant:
+    """`shape`: readers, MiB of a slab, spare slabs, as `16_8_4`. `on_host`: checked by the processor throughout."""
+    threads, slab, spare = map(int, shape.split("_"))
     options = LoadOptions(
-        threads=threads, verify=verify, ring=True, slab_bytes=slab * MIB, direct=direct, drop_behind=drop
+        threads=threads,
+        verify=verify,
+        ring=True,
+        slab_bytes=slab * MIB,
+        spare_slabs=spare,
+        direct=direct,
+        drop_behind=drop,
     )
-    return lambda folder, device: tonnage_coldstart.load(folder, device, options)
+
+    def run(folder: Path, device: str) -> object:
+        lanes.new_check = (lambda stream, chunk_bytes: None) if on_host else device_check
+        return tonnage_coldstart.load(folder, device, options)
+
+    return run
 
 
-def reads(threads: int, slab: int, *, copy: bool, direct: bool = False) -> Variant:
+def reads(shape: str, *, copy: bool, direct: bool = False) -> Variant:
+    threads, slab = map(int, shape.split("_"))
     return lambda folder, device: plain_ring(folder, device, threads, copy=copy, direct=direct, slab_bytes=slab * MIB)
 
 
-def variants(threads: list[int], slabs: list[int]) -> dict[str, Variant]:
-    """Every variant by name, `kind_threads_slabMiB`."""
+def variants(shapes: list[str]) -> dict[str, Variant]:
+    """Every variant by name: `kind_threads_slabMiB_spare` of ours, `kind_threads_slabMiB` of what it is beside."""
     found: dict[str, Variant] = {"safetensors": safetensors_load, "fastsafetensors": fastsafetensors_load}
-    for count in threads:
-        for slab in slabs:
-            found[f"tonnage_verified_{count}_{slab}"] = ours(count, slab)
-            found[f"tonnage_unchecked_{count}_{slab}"] = ours(count, slab, verify=False)
-            found[f"tonnage_direct_{count}_{slab}"] = ours(count, slab, direct=True)
-            found[f"tonnage_dropped_{count}_{slab}"] = ours(count, slab, drop=True)
-            found[f"plain_ring_{count}_{slab}"] = reads(count, slab, copy=True)
-            found[f"pread_alone_{count}_{slab}"] = reads(count, slab, copy=False)
-            found[f"disk_direct_{count}_{slab}"] = reads(count, slab, copy=False, direct=True)
+    for shape in shapes:
+        found[f"tonnage_verified_{shape}"] = ours(shape)
+        found[f"tonnage_unchecked_{shape}"] = ours(shape, verify=False)
+        found[f"tonnage_hostchecked_{shape}"] = ours(shape, on_host=True)
+        found[f"tonnage_direct_{shape}"] = ours(shape, direct=True)
+        found[f"tonnage_dropped_{shape}"] = ours(shape, drop=True)
+        plain = shape.rpartition("_")[0]
+        found[f"plain_ring_{plain}"] = reads(plain, copy=True)
+        found[f"pread_alone_{plain}"] = reads(plain, copy=False)
+        found[f"disk_direct_{plain}"] = reads(plain, copy=False, direct=True)
     return found
 
 
@@ -72,6 +94,24 @@ def byte_equal(folder: Path, device: str) -> bool:
         if not all(torch.equal(mine[name].view(torch.int16), theirs[name].view(torch.int16)) for name in theirs):
             return False
     return True
+
+
+def finds_damage(folder: Path, device: str) -> bool:
+    """Whether a load names the one chunk of a shard whose checksum the manifest has wrong."""
+    document = json.loads((folder / "tonnage-manifest.json").read_bytes())
+    shard = next(file for file in document["files"] if file["name"].endswith(".safetensors"))
+    chunk = len(shard["crc32c"]) // 2
+    shard["crc32c"][chunk] ^= 1 << 17
+    document["digest"] = manifest_digest(document)
+    with tempfile.TemporaryDirectory() as made:
+        damaged = Path(made)
+        (damaged / shard["name"]).symlink_to((folder / shard["name"]).resolve())
+        (damaged / "tonnage-manifest.json").write_text(json.dumps(document))
+        try:
+            tonnage_coldstart.load(damaged, device, LoadOptions(ring=True))
+        except ContentMismatchError as error:
+            return f"chunk {chunk}" in str(error)
+    return False
 
 
 def timed(task: dict[str, Any], known: dict[str, Variant], folder: Path, device: str, size: int) -> None:
@@ -105,18 +145,20 @@ def perform(task: dict[str, Any], given: dict[str, Any], known: dict[str, Varian
         warm_cache(folder)
         emit("warmed")
     elif kind == "equal":
-        emit("byte_equal", equal=byte_equal(folder, device))
+        emit("byte_equal", equal=byte_equal(folder, device), damage_found=finds_damage(folder, device))
     elif kind == "first":
         started = time.perf_counter()
         loaded = tonnage_coldstart.load(folder, device, LoadOptions(ring=True))
-        emit("first_load", report=loaded.report, wall_s=time.perf_counter() - started)
+        taken = time.perf_counter() - started
+        stream = torch.cuda.Stream() if device.startswith("cuda") else None
+        emit("first_load", report=loaded.report, wall_s=taken, device_check=device_check(stream, 8 * MIB) is not None)
     else:
         timed(task, known, folder, device, total_bytes(folder))
 
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    known = variants(given["threads"], given["slabs"])
+    known = variants(given["shapes"])
     gpu = torch.cuda.get_device_name() if given["device"].startswith("cuda") else None
     emit("ready", gpu=gpu, torch=torch.__version__, python=sys.version.split()[0], cores=os.cpu_count())
     for line in sys.stdin:

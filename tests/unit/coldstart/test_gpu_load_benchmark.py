@@ -13,14 +13,28 @@ def test_the_script_measures_every_method_and_finds_the_bytes_equal(tmp_path: Pa
     out = tmp_path / "result.json"
     sizes = ["--gib", "0.02", "--cold-gib", "0.01", "--shards", "2", "--hidden", "512", "--rounds", "1"]
     places = ["--folder", str(tmp_path / "m"), "--out", str(out)]
-    command = [sys.executable, str(SCRIPT), "--device", "cpu", *sizes, "--threads", "2", "--slabs", "4", *places]
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "--device",
+        "cpu",
+        *sizes,
+        "--shapes",
+        "2_4_1",
+        "--cold-shapes",
+        "2_4_1",
+        *places,
+    ]
     subprocess.run(command, check=True, capture_output=True)
     document = json.loads(out.read_text())
     assert document["byte_equal"] is True
+    assert document["damage_found"] is True
     assert document["first_load"]["report"]["verified"] is True
     parts = document["parts"]
-    assert {"safetensors", "plain_ring_2_4", "tonnage_verified_2_4", "tonnage_unchecked_2_4"} <= parts["warm"].keys()
-    assert {"tonnage_direct_2_4", "disk_direct_2_4"} <= parts["cold"].keys()
+    assert {"safetensors", "plain_ring_2_4", "tonnage_verified_2_4_1", "tonnage_unchecked_2_4_1"} <= parts[
+        "warm"
+    ].keys()
+    assert {"tonnage_direct_2_4_1", "disk_direct_2_4"} <= parts["cold"].keys()
     assert all(one["gbps"] > 0 for part in parts.values() for one in part.values())
     assert all(document["ratios"].values())
 

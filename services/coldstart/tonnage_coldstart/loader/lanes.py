@@ -1,6 +1,5 @@
 """The readers of one load: each takes a run of chunks, reads it, sends it on, checks it while it travels."""
 
-import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -11,18 +10,18 @@ import torch
 from crc32c import crc32c
 
 from tonnage_coldstart.errors import ContentMismatchError, SourceError
+from tonnage_coldstart.loader.device_check import WORD_BYTES, DeviceCheck, device_check
 from tonnage_coldstart.loader.device_copy import device_copy
 from tonnage_coldstart.loader.residency import resident
-from tonnage_coldstart.loader.ring import Slab, bytes_of
+from tonnage_coldstart.loader.ring import Ring, Slab, bytes_of
 from tonnage_coldstart.loader.weights import WeightFile, Weights
 from tonnage_core.coldstart.fetch_plan import Chunk, chunks_of
 from tonnage_core.coldstart.load_plan import ImageArena
 
 BLOCK_BYTES = 4096
 MAX_VECTORS = 512
-PIECE_BYTES = 1 << 20
-"""Read in place, then checked, at a time: the check finds the bytes still in the core's own cache."""
 new_stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
+new_check: Callable[["torch.cuda.Stream | None", int], DeviceCheck | None] = device_check
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,7 @@ class Lanes:
         self._run_bytes = run_chunks * weights.chunk_bytes
         self._drop_behind = drop_behind
         self._copy = device_copy(target.stream)
+        self._later: DeviceCheck | None = new_check(target.stream, weights.chunk_bytes) if verify else None
         self._bases = [arena.data_ptr() for arena in target.arenas]
         self._chunks = self._all_chunks()
         self._lock = threading.Lock()
@@ -58,42 +58,42 @@ class Lanes:
             thread.start()
         for thread in threads:
             thread.join()
+        if self._later is not None and self._error is None:
+            self._guarded(Lanes._check_later)
         if self._target.stream is not None:
             self._target.stream.synchronize()
         if self._error is not None:
             raise self._error
 
-    def through(self, slabs: list[Slab]) -> None:
+    def through(self, ring: Ring) -> None:
         """Read slabs full, in turn; each is copied to the device while its chunks are checked."""
         self.enter()
-        turns = itertools.cycle(slabs)
         while (run := self._next()) is not None:
             file, crc = self._weights.files[run.file], 0
-            for start, length in pieces(run.start, run.length, slabs[0].view.nbytes):
-                slab = next(turns)
-                slab.wait()
+            for start, length in pieces(run.start, run.length, ring.slab_bytes):
+                slab = ring.take()
                 read_into(file, slab.view, start, length)
-                self._send(run.file, slab, start, length)
-                crc = self._check(file, slab, start, length, crc)
+                sent_to = self._send(run.file, slab, start, length)
+                if not self._leave_to_device(run.file, start, length, sent_to):
+                    crc = self._check(file, slab, start, length, crc)
+                ring.give(slab)
             self._drop(file, run)
-        for slab in slabs:
-            slab.wait()
 
     def direct(self) -> None:
         """Read chunks straight into the arenas, which lie in host memory."""
         views = [bytes_of(arena) for arena in self._target.arenas]
         while (chunk := self._next()) is not None:
-            file, crc = self._weights.files[chunk.file], 0
-            for start, length in pieces(chunk.start, chunk.length, PIECE_BYTES):
-                crc = self._in_place(file, views[chunk.file], start, length, crc)
+            file = self._weights.files[chunk.file]
+            crc = self._in_place(file, views[chunk.file], chunk.start, chunk.length)
             self._drop(file, chunk)
             self._compare(chunk, crc)
 
-    def _in_place(self, file: WeightFile, view: memoryview, start: int, length: int, crc: int) -> int:
-        """Read into the arena's `view`; returns the checksum carried on."""
+    def _in_place(self, file: WeightFile, view: memoryview, start: int, length: int) -> int:
+        """Read into the arena's `view`; returns the checksum, 0 where nothing is checked."""
+        crc = 0
         if isinstance(file.arena, ImageArena):
             read_into(file, view[start:], start, length)
-            return crc32c(view[start : start + length], crc) if self._checks(file) else crc
+            return crc32c(view[start : start + length]) if self._checks(file) else crc
         parts = [
             memoryview(bytearray(one.length))
             if one.arena_start is None
@@ -129,12 +129,26 @@ class Lanes:
             torch.cuda.set_stream(stream)
             stream.query()  # a first call of the runtime binds its context to the thread
 
-    def _send(self, number: int, slab: Slab, start: int, length: int) -> None:
-        for one in self._weights.files[number].arena.segments(start, length):
+    def _send(self, number: int, slab: Slab, start: int, length: int) -> int | None:
+        """Copy to the device; returns where in its arena the bytes lie, None when in more than one piece."""
+        segments = self._weights.files[number].arena.segments(start, length)
+        for one in segments:
             if one.arena_start is not None:
                 self.put(number, one.arena_start, slab, one.file_start - start, one.length)
         if self._target.stream is not None:
             slab.sent(self._target.stream)
+        return segments[0].arena_start if len(segments) == 1 else None
+
+    def _leave_to_device(self, number: int, start: int, length: int, sent_to: int | None) -> bool:
+        """Whether the device will check these bytes: whole chunks that lie in one piece, aligned to words."""
+        chunk_bytes = self._weights.chunk_bytes
+        if self._later is None or sent_to is None or not self._checks(self._weights.files[number]):
+            return False
+        if start % chunk_bytes or length % chunk_bytes or sent_to % WORD_BYTES:
+            return False
+        for at in range(0, length, chunk_bytes):
+            self._later.add(number, (start + at) // chunk_bytes, self._bases[number] + sent_to + at)
+        return True
 
     def put(self, number: int, arena_start: int, slab: Slab, at: int, size: int) -> None:
         """Copy `size` bytes at `at` of the slab to `arena_start` of a file's arena, in the stream's order."""
@@ -143,6 +157,12 @@ class Lanes:
         else:
             target = self._target.arenas[number][arena_start : arena_start + size]
             target.copy_(slab.tensor[at : at + size], non_blocking=True)
+
+    def _check_later(self) -> None:
+        """What was left to the device."""
+        assert self._later is not None
+        for number, index, crc in self._later.checksums():
+            compare(self._weights.files[number], index, crc)
 
     def _checks(self, file: WeightFile) -> bool:
         return self._verify and file.crcs is not None

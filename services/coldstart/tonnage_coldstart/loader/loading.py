@@ -48,8 +48,8 @@ class LoadOptions:
 
     threads: int | None = None
     """Readers; None: one a core, at least 8 and at most 16."""
-    depth: int = 2
-    """Slabs a reader: one is filled while the device takes the other."""
+    spare_slabs: int = 4
+    """Slabs of the ring beyond one a reader: what the device may be busy with while every reader fills one."""
     slab_bytes: int = 8 << 20
     """Bytes of a slab, a power of two of at least a page; chunks that fit are read together."""
     verify: bool = True
@@ -131,16 +131,16 @@ def _fill(
     if not through_ring:
         lanes.run([Lanes.direct] * threads)
         return None
-    with borrowed_ring(threads, options.depth, options.slab_bytes, place) as ring:
-        lanes.run([partial(Lanes.through, slabs=lane) for lane in ring.lanes])
+    with borrowed_ring(threads, options.spare_slabs, options.slab_bytes, place) as ring:
+        lanes.run([partial(Lanes.through, ring=ring)] * threads)
     return ring
 
 
 @contextlib.contextmanager
-def borrowed_ring(threads: int, depth: int, slab_bytes: int, place: torch.device) -> Iterator[Ring]:
+def borrowed_ring(threads: int, spare: int, slab_bytes: int, place: torch.device) -> Iterator[Ring]:
     """A ring for one load to `place`, kept for the next; what the device still computes is waited for first."""
-    asked = (threads, depth, slab_bytes, place.type == "cuda")
-    ring = take_ring(threads, depth, slab_bytes, pinned=asked[3])
+    asked = (threads, spare, slab_bytes, place.type == "cuda")
+    ring = take_ring(threads, spare, slab_bytes, pinned=asked[3])
     try:
         if place.type == "cuda":
             torch.cuda.current_stream(place).synchronize()

@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 
 import torch
@@ -46,47 +47,66 @@ class Slab:
 
 
 class Ring:
-    """Slabs for `threads` readers, `depth` each; kept between loads."""
+    """Slabs that all readers of a load share, at least one a reader; kept between loads.
 
-    def __init__(self, threads: int, depth: int, slab_bytes: int, *, pinned: bool) -> None:
+    More slabs than readers are what the device may be busy with. Few enough that all fit into the processor's last
+    cache: what a reader has just written is then fetched by the device, and checked, without going to memory.
+    """
+
+    def __init__(self, readers: int, spare: int, slab_bytes: int, *, pinned: bool) -> None:
         self.slab_bytes = slab_bytes
         self.pinned = pinned
-        self.lanes: list[list[Slab]] = []
-        self._allocate(threads, depth)
+        self._slabs: list[Slab] = []
+        self._allocate(readers, spare)
+        self._free = deque(self._slabs)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all slabs."""
-        return sum(self.slab_bytes for lane in self.lanes for _ in lane)
+        return self.slab_bytes * len(self._slabs)
 
-    def _allocate(self, threads: int, depth: int) -> None:
+    def take(self) -> Slab:
+        """The slab given back longest ago, once the device has taken what was in it; a reader holds one at a time."""
+        slab = self._free.popleft()
+        slab.wait()
+        return slab
+
+    def give(self, slab: Slab) -> None:
+        """Let any reader have it."""
+        self._free.append(slab)
+
+    def restock(self) -> None:
+        """Have every slab again, those too that failed readers held; the device must be done with them."""
+        self._free = deque(self._slabs)
+
+    def _allocate(self, readers: int, spare: int) -> None:
         """As asked; else one slab a reader; else pageable, which is slower and said so."""
-        for lanes, slabs, pinned in ((threads, depth, self.pinned), (threads, 1, self.pinned), (threads, 1, False)):
+        for count, pinned in ((readers + spare, self.pinned), (readers, self.pinned), (readers, False)):
             try:
-                self.lanes = [[Slab(self.slab_bytes, pinned=pinned) for _ in range(slabs)] for _ in range(lanes)]
+                self._slabs = [Slab(self.slab_bytes, pinned=pinned) for _ in range(count)]
             except RuntimeError as error:
-                log.warning("cannot pin the ring", extra={"slabs": lanes * slabs, "error": str(error)[:200]})
-                self.lanes = []
+                log.warning("cannot pin the ring", extra={"slabs": count, "error": str(error)[:200]})
                 continue
             self.pinned = pinned
             return
-        raise DeviceMemoryError(f"no host memory for {threads} slabs of {self.slab_bytes} bytes: use fewer threads")
+        raise DeviceMemoryError(f"no host memory for {readers} slabs of {self.slab_bytes} bytes: use fewer threads")
 
 
 _kept: dict[tuple[int, int, int, bool], Ring] = {}
 _lock = threading.Lock()
 
 
-def take_ring(threads: int, depth: int, slab_bytes: int, *, pinned: bool) -> Ring:
+def take_ring(readers: int, spare: int, slab_bytes: int, *, pinned: bool) -> Ring:
     """A ring of that shape: one kept from an earlier load, or a new one."""
-    key = (threads, depth, slab_bytes, pinned)
+    key = (readers, spare, slab_bytes, pinned)
     with _lock:
         kept = _kept.pop(key, None)
-    return kept or Ring(threads, depth, slab_bytes, pinned=pinned)
+    return kept or Ring(readers, spare, slab_bytes, pinned=pinned)
 
 
 def keep_ring(ring: Ring, asked: tuple[int, int, int, bool]) -> None:
     """Keep a ring for the next load; one of a shape."""
+    ring.restock()
     with _lock:
         _kept[asked] = ring
 

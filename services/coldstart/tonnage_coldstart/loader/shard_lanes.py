@@ -5,7 +5,6 @@ the file, which is read by the processor alone; the device copies from the pinne
 """
 
 import contextlib
-import itertools
 import mmap
 import threading
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tonnage_coldstart.loader.lanes import Lanes, Target, compare, pieces, read_into
-from tonnage_coldstart.loader.ring import Slab
+from tonnage_coldstart.loader.ring import Ring, Slab
 from tonnage_coldstart.loader.weights import WeightFile, Weights
 from tonnage_core.coldstart.fetch_plan import Chunk
 from tonnage_core.coldstart.shard_layout import Piece, ShardArena
@@ -50,32 +49,29 @@ class ShardLanes(Lanes):
                 one.close()
         self._maps.clear()
 
-    def through_shards(self, slabs: list[Slab]) -> None:
+    def through_shards(self, ring: Ring) -> None:
         """Take chunks in turn; what this rank keeps of each goes to the device, what it checks is checked."""
         self.enter()
-        turns = itertools.cycle(slabs)
         scratch = memoryview(bytearray(0))
         while (chunk := self._next()) is not None:
             file, arena = self._weights.files[chunk.file], self._arenas[chunk.file]
             wanted = list(arena.pieces(chunk.start, chunk.length))
             if self._checks(file) and arena.checks(chunk):
                 if chunk.length <= self._slab_bytes and all(piece.runs.count == 1 for piece in wanted):
-                    self._checked_in_slab(file, chunk, wanted, next(turns))
+                    self._checked_in_slab(file, chunk, wanted, ring)
                     self._drop(file, chunk)
                     continue
                 if len(scratch) < chunk.length:
                     scratch = memoryview(bytearray(chunk.length))
-                self._checked(file, chunk, wanted, scratch, turns)
+                self._checked(file, chunk, wanted, scratch, ring)
             else:
                 for piece in wanted:
-                    self._read(file, chunk.file, piece, turns)
+                    self._read(file, chunk.file, piece, ring)
             self._drop(file, chunk)
-        for slab in slabs:
-            slab.wait()
 
-    def _checked_in_slab(self, file: WeightFile, chunk: Chunk, wanted: list[Piece], slab: Slab) -> None:
+    def _checked_in_slab(self, file: WeightFile, chunk: Chunk, wanted: list[Piece], ring: Ring) -> None:
         """The whole chunk into the slab; what this rank keeps goes on from there while the chunk is checked."""
-        slab.wait()
+        slab = ring.take()
         read_into(file, slab.view, chunk.start, chunk.length)
         self._count(chunk.length)
         for piece in wanted:
@@ -84,59 +80,58 @@ class ShardLanes(Lanes):
         if self._target.stream is not None:
             slab.sent(self._target.stream)
         compare(file, chunk.index, crc32c(slab.view[: chunk.length]))
+        ring.give(slab)
 
-    def _checked(
-        self, file: WeightFile, chunk: Chunk, wanted: list[Piece], scratch: memoryview, turns: "itertools.cycle[Slab]"
-    ) -> None:
+    def _checked(self, file: WeightFile, chunk: Chunk, wanted: list[Piece], scratch: memoryview, ring: Ring) -> None:
         """The whole chunk, once: checked, then this rank's part of it taken from memory."""
         read_into(file, scratch, chunk.start, chunk.length)
         self._count(chunk.length)
         compare(file, chunk.index, crc32c(scratch[: chunk.length]))
         held = np.frombuffer(scratch, dtype=np.uint8)
         for piece in wanted:
-            self._gather(held, chunk.start, chunk.file, piece, turns)
+            self._gather(held, chunk.start, chunk.file, piece, ring)
 
-    def _read(self, file: WeightFile, number: int, piece: Piece, turns: "itertools.cycle[Slab]") -> None:
+    def _read(self, file: WeightFile, number: int, piece: Piece, ring: Ring) -> None:
         self._count(piece.runs.size_bytes)
         if piece.runs.length < GATHER_BELOW_BYTES and piece.runs.count > 1:
-            self._gather(np.frombuffer(self._map(file, number), dtype=np.uint8), 0, number, piece, turns)
+            self._gather(np.frombuffer(self._map(file, number), dtype=np.uint8), 0, number, piece, ring)
             return
         arena_at = piece.arena_start
         for run in range(piece.runs.count):
             start = piece.runs.start + run * piece.runs.stride
             for at, size in pieces(start, piece.runs.length, self._slab_bytes):
-                slab = next(turns)
-                slab.wait()
+                slab = ring.take()
                 read_into(file, slab.view, at, size)
                 self._put(number, slab, arena_at, size)
+                ring.give(slab)
                 arena_at += size
 
     def _gather(
         self, held: "np.ndarray[tuple[int], np.dtype[np.uint8]]", base: int, number: int, piece: Piece,
-        turns: "itertools.cycle[Slab]",
+        ring: Ring,
     ) -> None:  # fmt: skip
         """Runs of `held`, which begins at byte `base` of the file, side by side into slabs and to the device."""
         runs, arena_at = piece.runs, piece.arena_start
         if runs.length > self._slab_bytes:
             for at, size in pieces(runs.start, runs.length, self._slab_bytes):
-                self._rows(held[at - base : at - base + size].reshape(1, size), number, arena_at, turns)
+                self._rows(held[at - base : at - base + size].reshape(1, size), number, arena_at, ring)
                 arena_at += size
             return
         at_once = self._slab_bytes // runs.length
         for first, count in pieces(0, runs.count, at_once):
             begin = runs.start - base + first * runs.stride
             rows = np.lib.stride_tricks.as_strided(held[begin:], (count, runs.length), (runs.stride, 1))
-            self._rows(rows, number, arena_at, turns)
+            self._rows(rows, number, arena_at, ring)
             arena_at += count * runs.length
 
     def _rows(
         self, rows: "np.ndarray[tuple[int, int], np.dtype[np.uint8]]", number: int, arena_at: int,
-        turns: "itertools.cycle[Slab]",
+        ring: Ring,
     ) -> None:  # fmt: skip
-        slab = next(turns)
-        slab.wait()
+        slab = ring.take()
         np.copyto(slab.tensor.numpy()[: rows.size].reshape(rows.shape), rows)
         self._put(number, slab, arena_at, rows.size)
+        ring.give(slab)
 
     def _put(self, number: int, slab: Slab, arena_at: int, size: int) -> None:
         self.put(number, arena_at, slab, 0, size)

@@ -74,8 +74,8 @@ def _fill(
     )
     threads = max(1, min(options.threads or default_threads(), -(-weights.size_bytes // weights.chunk_bytes)))
     try:
-        with borrowed_ring(threads, options.depth, options.slab_bytes, place) as ring:
-            lanes.run([partial(ShardLanes.through_shards, slabs=lane) for lane in ring.lanes])
+        with borrowed_ring(threads, options.spare_slabs, options.slab_bytes, place) as ring:
+            lanes.run([partial(ShardLanes.through_shards, ring=ring)] * threads)
     finally:
         lanes.close()
     return ring, lanes.read_bytes
