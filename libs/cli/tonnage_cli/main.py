@@ -12,6 +12,7 @@ COMMANDS: dict[str, str] = {
     "accuracy": "accuracy",
     "autoscale": "autoscale",
     "bench": "bench",
+    "compile-cache": "compile_cache",
     "load": "load",
     "memory": "memory",
     "plan": "plan",

@@ -7,6 +7,7 @@ against its SHA-256 before any is put in place: compiled code that is not what w
 import hashlib
 import logging
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -76,7 +77,7 @@ class CompileCache:
         for file in wanted:
             if not _holds(entry / file["root"] / file["name"], file):
                 log.warning("damaged entry", extra={"key": key.digest, "file": file["name"]})
-                self.drop(key)
+                self.drop(key.digest)
                 return Restored(False, 0, 0, f"damaged: {file['name']}")
         try:
             placed = [file for file in wanted if _place(entry / file["root"], roots[file["root"]], file)]
@@ -84,14 +85,39 @@ class CompileCache:
             raise cache_error(error, entry) from error
         return Restored(True, len(placed), sum(int(file["size"]) for file in placed), "restored")
 
-    def drop(self, key: CompileKey) -> None:
-        """Remove an entry; nothing happens without one."""
+    def adds(self, key: CompileKey, roots: Mapping[str, Path]) -> bool:
+        """Whether the directories hold a file that the key's entry lacks. Raises `CacheError`."""
+        document = _document(self._root / key.digest) or {"files": ()}
+        kept = {(file["root"], file["name"]) for file in document["files"]}
+        return any(
+            (name, file.relative_to(path).as_posix()) not in kept
+            for name, path in roots.items()
+            for file in _files(path)
+        )
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The key, files and bytes of every whole entry, by digest."""
+        found = []
+        for folder in sorted(self._root.iterdir()) if self._root.is_dir() else ():
+            document = None if folder.name.startswith(".") else _document(folder)
+            if document is not None:
+                sizes = [int(file["size"]) for file in document["files"]]
+                found.append({"key": document["key"], "files": len(sizes), "bytes": sum(sizes)})
+        return found
+
+    def drop(self, digest: str) -> bool:
+        """Remove an entry; False when there is none. Raises `CacheError`."""
         hidden = self._root / f".{uuid.uuid4().hex}"
+        if not re.fullmatch("[0-9a-f]{32}", digest):
+            return False
         try:
-            os.rename(self._root / key.digest, hidden)
+            os.rename(self._root / digest, hidden)
         except FileNotFoundError:
-            return
+            return False
+        except OSError as error:
+            raise cache_error(error, self._root) from error
         shutil.rmtree(hidden, ignore_errors=True)
+        return True
 
     def _copy(self, name: str, root: Path, file: Path, incoming: Path) -> dict[str, Any]:
         relative = safe_name(file.relative_to(root).as_posix())

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 
 from tonnage_coldstart.compile_cache import MANIFEST, CompileCache
 from tonnage_coldstart.errors import CacheError
-from tonnage_core.coldstart.compile_key import CompileKey
+from tonnage_core.coldstart.compile_key import CompileKey, engine_flags
 from tonnage_core.errors import BadInputError
+from tonnage_runtime.ports import free_port
 
 
 def key(**more: object) -> CompileKey:
@@ -85,6 +87,101 @@ def test_an_empty_capture_and_an_unknown_field_are_refused(tmp_path: Path) -> No
         key(gpu=" ")
 
 
+def test_every_argument_counts_but_those_that_no_code_depends_on() -> None:
+    line = [
+        "vllm",
+        "serve",
+        "m",
+        "--port",
+        "8000",
+        "--tensor_parallel_size=2",
+        "--enforce-eager",
+        "--dtype",
+        "bfloat16",
+    ]
+    assert engine_flags(line) == {"tensor-parallel-size": "2", "enforce-eager": "", "dtype": "bfloat16"}
+    assert engine_flags([*line, "--new-one", "x"])["new-one"] == "x"
+
+
+KEY = ["--engine", "vllm:0.32.0", "--torch", "2.13.0", "--gpu", "NVIDIA H200 sm_90", "--driver", "580", "--model", "m"]
+WRITES = """
+import http.server, os, pathlib, sys, threading
+folder = pathlib.Path(os.environ["TRITON_CACHE_DIR"]); folder.mkdir(parents=True, exist_ok=True)
+print(sorted(p.name for p in folder.iterdir()), flush=True)
+(folder / "kernel").write_text("code")
+if len(sys.argv) > 1:
+    class Health(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200); self.end_headers()
+        def log_message(self, *_): pass
+    http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Health).serve_forever()
+"""
+
+
+TONNAGE = str(Path(sys.executable).with_name("tonnage"))
+
+
+def tonnage(*arguments: str) -> subprocess.CompletedProcess[str]:
+    named = ("TRITON_CACHE_DIR", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR")
+    clean = {name: value for name, value in os.environ.items() if name not in named}
+    line = [TONNAGE, "compile-cache", *arguments]
+    return subprocess.run(line, capture_output=True, check=False, text=True, env=clean, timeout=300)
+
+
+def test_a_command_finds_in_its_second_start_what_the_first_compiled(tmp_path: Path) -> None:
+    start = ["run", "--cache", str(tmp_path / "c"), *KEY, "--", sys.executable, "-c", WRITES]
+    first, second = tonnage(*start), tonnage(*start)
+    assert (first.returncode, first.stdout, second.stdout) == (0, "[]\n", "['kernel']\n")
+    assert "miss (no entry)" in first.stderr and "kept" in first.stderr
+    assert "hit, 1 files" in second.stderr and "kept" not in second.stderr, "nothing new was compiled"
+    (entry,) = json.loads(tonnage("list", "--cache", str(tmp_path / "c"), "--json").stdout)["entries"]
+    assert (entry["files"], entry["key"]["gpu"]) == (1, "NVIDIA H200 sm_90")
+    digest = entry["key"]["digest"]
+    assert tonnage("drop", "--cache", str(tmp_path / "c"), digest).returncode == 0
+    again = tonnage("drop", "--cache", str(tmp_path / "c"), digest)
+    assert again.returncode == 2 and "no such entry" in again.stderr
+
+
+def test_a_start_that_fails_keeps_nothing_and_its_exit_code_is_returned(tmp_path: Path) -> None:
+    done = tonnage("run", "--cache", str(tmp_path / "c"), *KEY, "--", sys.executable, "-c", WRITES + "sys.exit(7)")
+    assert done.returncode == 7 and not (tmp_path / "c").exists()
+    none = tonnage("run", "--cache", str(tmp_path / "c"), *KEY, "--", "no-such-engine")
+    assert none.returncode == 2 and "no-such-engine: cannot be started" in none.stderr
+
+
+def test_an_engine_that_serves_is_captured_once_ready_and_ended_by_the_signal(tmp_path: Path) -> None:
+    port = free_port()
+    ready = ["--ready", f"http://127.0.0.1:{port}/health", "--every-s", "0.1"]
+    line = [TONNAGE, "compile-cache", "run", "--cache", str(tmp_path / "c"), *KEY, *ready, "--", sys.executable, "-c"]
+    with subprocess.Popen([*line, WRITES, str(port)], stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        assert "miss" in run.stderr.readline()
+        assert "kept" in run.stderr.readline(), "while it serves"
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(60) == 128 + signal.SIGTERM
+
+
+def test_a_cache_that_cannot_be_written_never_keeps_the_engine_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("a file")
+    done = tonnage("run", "--cache", str(tmp_path / "c" / "below"), *KEY, "--", sys.executable, "-c", WRITES)
+    assert done.returncode == 0 and "nothing kept" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "root, said",
+    [("other=x", "NAME=DIR"), ("triton=", "NAME=DIR"), ("triton=/none", "compiled?")],
+)
+def test_a_wrong_root_is_named(tmp_path: Path, root: str, said: str) -> None:
+    done = tonnage("capture", "--cache", str(tmp_path / "c"), *KEY, "--root", root)
+    assert done.returncode in (1, 2) and said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_what_is_not_installed_here_has_to_be_said(tmp_path: Path) -> None:
+    without = [part for part in KEY if part not in ("--engine", "vllm:0.32.0")]
+    done = tonnage("run", "--cache", str(tmp_path / "c"), *without, "--", "true")
+    assert done.returncode == 2 and "--engine" in done.stderr
+
+
 COMPILE = """
 import torch
 from torch._dynamo.utils import counters
@@ -94,9 +191,10 @@ print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_c
 """
 
 
-def start(folder: Path) -> list[str]:
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
-    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=True)
+def start(cache: Path) -> list[str]:
+    """One start of a program that compiles, through the command; each has a fresh working directory."""
+    done = tonnage("run", "--cache", str(cache), *KEY, "--", sys.executable, "-c", COMPILE)
+    assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
 
@@ -104,10 +202,5 @@ def start(folder: Path) -> list[str]:
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler on the CPU")
 def test_a_restored_cache_is_a_hit_on_the_second_start(tmp_path: Path) -> None:
-    first = tmp_path / "first"
-    assert start(first) == ["64.0", "0", "1"]
-    cache = CompileCache(tmp_path / "cache")
-    cache.capture(key(), {"inductor": first})
-    shutil.rmtree(first)
-    assert cache.restore(key(), {"inductor": first}).hit
-    assert start(first) == ["64.0", "1", "0"]
+    assert start(tmp_path) == ["64.0", "0", "1"]
+    assert start(tmp_path) == ["64.0", "1", "0"]

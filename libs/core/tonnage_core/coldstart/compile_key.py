@@ -2,10 +2,29 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from tonnage_core.errors import BadInputError
+
+NOT_COMPILED = frozenset(
+    {"host", "port", "served-model-name", "api-key", "root-path", "model", "uvicorn-log-level", "allowed-origins"}
+    | {"ssl-keyfile", "ssl-certfile", "ssl-ca-certs", "load-format", "model-loader-extra-config", "download-dir"}
+)
+"""Engine arguments that no compiled code depends on. The model is a part of the key by its digest; any other argument
+counts, known or not: a miss costs time, code for other arguments costs the start."""
+
+
+def engine_flags(arguments: Sequence[str]) -> dict[str, str]:
+    """The flags of an engine's command line that count: `--name value`, `--name=value` and `--name` alone ("")."""
+    flags: dict[str, str] = {}
+    for index, argument in enumerate(arguments):
+        name, given, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or not name or name.replace("_", "-") in NOT_COMPILED:
+            continue
+        after = arguments[index + 1] if index + 1 < len(arguments) else "--"
+        flags[name.replace("_", "-")] = value if given else "" if after.startswith("--") else after
+    return flags
 
 
 @dataclass(frozen=True, slots=True)
