@@ -10,11 +10,14 @@ from typing import Any
 
 import click
 
+from tonnage_cli.accuracy import read_cases
 from tonnage_cli.output import json_option, print_json, print_table
 from tonnage_core.errors import BadInputError
+from tonnage_core.planning.calibrated import calibration_lines, offered_rows, with_points
 from tonnage_core.planning.page import plan_page
 from tonnage_core.planning.plan import make_plan
 from tonnage_core.planning.spec import Lookups, PlanSpec, read_spec
+from tonnage_core.prediction.truth import points_of
 from tonnage_core.traces import TraceRequest
 from tonnage_loadgen.trace_file import read_trace
 from tonnage_runtime.catalogue import load_gpu, load_model
@@ -26,15 +29,17 @@ _SHOWN = 12
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write an HTML report.")
+@click.option("--calibrate", "points_file", type=click.Path(path_type=Path), help="CSV of points measured on offers.")
 @click.option("--progress", is_flag=True, help="Say on stderr what is being done.")
 @json_option
-def command(spec: Path, html: Path | None, progress: bool, as_json: bool) -> int:
+def command(spec: Path, html: Path | None, points_file: Path | None, progress: bool, as_json: bool) -> int:
     """Cost at the SLO for the traffic, SLO and offers of a YAML file: ranked configurations, replicas, flags, advice.
 
     Paths in the file (a trace, a config.json, a GpuProfile) are relative to it. Exits with 1 when nothing offered meets
     the SLO, and then names what binds and the ways out; with 2 for a malformed file.
     """
-    document = make_plan(_read(spec), version("tonnage"), _say if progress else lambda share, what: None)
+    asked = _read(spec) if points_file is None else _calibrated(_read(spec), points_file)
+    document = make_plan(asked, version("tonnage"), _say if progress else lambda share, what: None)
     if html is not None:
         _write(html, plan_page(document))
     if as_json:
@@ -59,6 +64,17 @@ def _read(path: Path) -> PlanSpec:
         read_yaml(path),
         Lookups(lambda name: load_model(near(name)), lambda name: load_gpu(near(name)), Random, trace),
     )
+
+
+def _calibrated(spec: PlanSpec, file: Path) -> PlanSpec:
+    """The specification with the file's points of its model and engine on offered cards."""
+    rows = [case.row for case in read_cases(file, None)]
+    found = with_points(spec, points_of(offered_rows(spec, rows)))
+    if not any(point.ttft_ms or point.tpot_ms for point in found.points):
+        cards = ", ".join(offer.gpu.name for offer in spec.offers)
+        what = f"{spec.model} under {spec.engine} on {cards}"
+        raise BadInputError(f"{file} has no ttft_ms or tpot_ms row of {what}; measure one such point")
+    return found
 
 
 def _say(share: float, what: str) -> None:
@@ -123,6 +139,8 @@ def _print_best(document: dict[str, Any]) -> None:
     )
     click.echo(f"why: {best['why']}")
     click.echo(f"curve: {curve['why_not_full']}; knee at {curve['knee_rps']} requests/s")
+    for line in calibration_lines(document):
+        click.echo(line)
     for advice in document["advice"]:
         click.echo(f"{advice['topic']}: {advice['text']}")
     click.echo("run: " + " ".join(best["command"]))

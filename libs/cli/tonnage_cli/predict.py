@@ -9,6 +9,7 @@ import click
 from tonnage_cli.accuracy import read_cases
 from tonnage_cli.output import json_option, print_json, print_table
 from tonnage_core.errors import BadInputError
+from tonnage_core.hardware.catalogue import names_card
 from tonnage_core.kv_cache import parse_engine
 from tonnage_core.memory.accuracy import Case
 from tonnage_core.parallelism import Layout
@@ -118,8 +119,7 @@ def _calibrated(request: PredictRequest, model: str, file: Path) -> Prediction:
         (case.row, case.shape, request.gpu)
         for case in cases
         if case.shape is not None
-        and case.gpu is not None
-        and case.gpu.name == request.gpu.name
+        and names_card(case.row.gpu, request.gpu)
         and engine_key(case.row.columns.get("engine", "") or "vllm") == engine_key(request.engine)
     ]
     points = points_of(rows)

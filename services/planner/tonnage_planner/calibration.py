@@ -1,15 +1,19 @@
 """Bench points kept here, put to use: they calibrate answers, and what they say against the answer is the drift."""
 
+import contextlib
 import csv
 import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tonnage_core.errors import BadInputError
-from tonnage_core.hardware import find_gpu
-from tonnage_core.memory.truth import truth_row
+from tonnage_core.hardware import GpuSpec, find_gpu
+from tonnage_core.memory.truth import TruthRow, truth_row
+from tonnage_core.models import ModelShape
+from tonnage_core.planning.calibrated import offered_rows, with_points
+from tonnage_core.planning.spec import PlanSpec
 from tonnage_core.prediction.drift import drifts, informed
-from tonnage_core.prediction.truth import Point, points_of
+from tonnage_core.prediction.truth import Point, points_of, rows_about
 from tonnage_planner.documents import VERSION
 from tonnage_planner.metrics import PlanMetrics
 from tonnage_planner.predict import PredictQuestion, request_of
@@ -20,20 +24,11 @@ def measured_points(rows: Iterable[Mapping[str, str]]) -> list[Point]:
     """Closed-loop points among `rows`; a row of a model or card that is not in the catalogue says nothing here."""
     known = []
     names = set(model_names())
-    for row in rows:
-        try:
-            found = truth_row(row)
-            if found.model in names and found.gpu:
-                known.append((found, load_model(found.model), find_gpu(found.gpu)))
-        except BadInputError:
-            continue
-    points: list[Point] = []
-    for one in _by_run(known):
-        try:
-            points += points_of(one)
-        except BadInputError:
-            continue
-    return points
+    for row in _readable(rows):
+        if row.model in names and row.gpu:
+            with contextlib.suppress(BadInputError):
+                known.append((row, load_model(row.model), find_gpu(row.gpu)))
+    return _points(known)
 
 
 MOST_COMPARED = 64
@@ -55,13 +50,36 @@ def answer_by_points(question: PredictQuestion, text: str) -> dict[str, Any]:
     """The `tonnage.predict/1` document, calibrated by the kept points of `text` that speak for the question."""
     if question.points:
         raise BadInputError("points are given and kept ones asked for: use /v1/predict with points of your own")
-    rows = csv.DictReader(io.StringIO(text))
-    return informed(request_of(question), measured_points(rows)).document(VERSION)
+    request = request_of(question)
+    rows = _readable(csv.DictReader(io.StringIO(text)))
+    names = (question.model, request.shape.name)
+    points = _points(rows_about(rows, names, request.shape, [request.gpu]))
+    return informed(request, points).document(VERSION)
 
 
-def _by_run(rows: list[Any]) -> Iterable[list[Any]]:
-    """Rows of one run together, so that one that cannot be read spoils no other run."""
-    runs: dict[tuple[str, str], list[Any]] = {}
+def plan_by_points(spec: PlanSpec, rows: Rows) -> PlanSpec:
+    """The specification with the kept points that speak for its model, engine and offers."""
+    return with_points(spec, _points(offered_rows(spec, _readable(rows.values()))))
+
+
+Known = tuple[TruthRow, ModelShape, GpuSpec]
+
+
+def _readable(rows: Iterable[Mapping[str, str]]) -> list[TruthRow]:
+    found = []
+    for row in rows:
+        with contextlib.suppress(BadInputError):
+            found.append(truth_row(row))
+    return found
+
+
+def _points(rows: list[Known]) -> list[Point]:
+    """Run by run, so that one that cannot be read spoils no other."""
+    runs: dict[tuple[str, str], list[Known]] = {}
     for each in rows:
         runs.setdefault((each[0].id.rpartition(".")[0] or each[0].id, each[0].gpu), []).append(each)
-    return runs.values()
+    points: list[Point] = []
+    for one in runs.values():
+        with contextlib.suppress(BadInputError):
+            points += points_of(one)
+    return points

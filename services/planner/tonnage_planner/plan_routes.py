@@ -16,7 +16,7 @@ from tonnage_core.hardware.profile import gpu_from_profile
 from tonnage_core.models import ModelShape, shape_from_config
 from tonnage_core.planning.page import plan_page
 from tonnage_core.planning.spec import Lookups, PlanSpec, read_spec
-from tonnage_planner.calibration import answer_by_points, note_drift
+from tonnage_planner.calibration import answer_by_points, note_drift, plan_by_points
 from tonnage_planner.documents import Document
 from tonnage_planner.library import Library, UnknownProfileError, read_points
 from tonnage_planner.plan_jobs import BusyError, Job, PlanJobs, UnknownPlanError
@@ -114,9 +114,11 @@ def _add_plans(app: FastAPI, jobs: PlanJobs, library: Library) -> None:
         """Start a plan from a specification, as JSON what `tonnage plan` takes as YAML; traces excepted.
 
         `config` may hold the config.json of a model that is not in the catalogue. With `wait_s` the answer waits that
-        long for the plan to end.
+        long for the plan to end. Kept bench points of the model and engine on an offered GPU, in the layout of a
+        candidate, refit its step times: `calibration` and each candidate's `step_times` say so.
         """
-        job = jobs.start(await _specification(spec, library))
+        asked = await _specification(spec, library)
+        job = jobs.start(await asyncio.to_thread(plan_by_points, asked, await library.held()))
         if wait_s:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(job.ended.wait(), wait_s)

@@ -2,10 +2,20 @@
 
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tonnage_cli.main import run
+from tonnage_core.parallelism import Layout
+from tonnage_core.planning.calibrated import step_times, with_points
+from tonnage_core.planning.spec import Lookups, read_spec
+from tonnage_core.prediction import PredictRequest, predict
+from tonnage_core.prediction.truth import Point
+from tonnage_runtime.catalogue import load_gpu, load_model
+from tonnage_runtime.yaml_file import read_yaml
+
+MODEL = "meta-llama/Llama-3.1-8B"
 
 SPEC = """
 model: meta-llama/Llama-3.1-8B
@@ -98,3 +108,75 @@ def test_a_file_that_is_not_there_or_cannot_be_written_is_bad_input(
     assert "cannot read" in capsys.readouterr().err
     assert run(["plan", str(spec), "--html", str(spec / "page.html"), "--json"]) == 2
     assert "cannot write" in capsys.readouterr().err
+
+
+HEAD = "id,model,engine,engine_version,gpu,tp,isl,osl,concurrency,metric,value\n"
+
+
+def _points(gpu: str, slower: float) -> str:
+    """What a card `slower` times as slow as the model says would be measured as."""
+    rows = []
+    for users in (1, 8, 32):
+        said = predict(PredictRequest(load_model(MODEL), load_gpu(gpu), 400, 40, users, engine="vllm", length_spread=0))
+        for metric in ("ttft_ms", "tpot_ms"):
+            value = slower * getattr(said, metric).value
+            rows.append(f"p.c{users}.{metric},{MODEL},vllm,0.32.0,{gpu},1,400,40,{users},{metric},{value:g}\n")
+    return HEAD + "".join(rows)
+
+
+def test_measured_points_replace_the_models_own_step_times_and_the_plan_says_so(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points = tmp_path / "points.csv"
+    points.write_text(_points("H100", 1.6))
+    assert run(["plan", str(spec), "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert run(["plan", str(spec), "--json", "--calibrate", str(points)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert plain["calibration"] == []
+    before, after = plain["best"]["step_times"], told["best"]["step_times"]
+    assert (before["class"], before["points"]) == ("derived", 0)
+    assert (after["class"], after["points"]) == ("calibrated", 3)
+    assert after["half_width_pct"]["tpot_ms"] < before["half_width_pct"]["tpot_ms"]
+    assert told["calibration"][0]["ids"][:2] == ["p.c1.tpot_ms", "p.c1.ttft_ms"]
+    ratio = told["candidates"][0]["tpot_ms"] / plain["candidates"][0]["tpot_ms"]
+    assert ratio == pytest.approx(1.6, rel=0.2)
+
+
+def test_a_format_that_was_not_run_is_not_called_calibrated(spec: Path) -> None:
+    asked = read_spec(read_yaml(spec), Lookups(load_model, load_gpu, Random))
+    gpu, layout = asked.offers[0].gpu, Layout()
+    request = PredictRequest(asked.shape, gpu, 400, 40, 8, precision="bf16")
+    known = with_points(asked, [Point(request, tpot_ms=12.0, ids=("a",))])
+    assert step_times(known, gpu, layout, 8)["class"] == "calibrated"
+    narrow = step_times(known, gpu, layout, 8, "fp8")
+    assert (narrow["class"], narrow["points"]) == ("derived", 1)
+    assert step_times(known, gpu, layout, 8, kv_dtype="fp8")["class"] == "derived"
+    assert step_times(known, gpu, Layout(tp=2), 8)["points"] == 0
+
+
+def test_points_that_speak_for_no_offer_are_refused(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points = tmp_path / "points.csv"
+    points.write_text(_points("L40S", 1.0))
+    assert run(["plan", str(spec), "--calibrate", str(points)]) == 2
+    assert "has no ttft_ms or tpot_ms row of meta-llama/Llama-3.1-8B under vllm on H100" in capsys.readouterr().err
+
+
+def test_a_card_that_no_catalogue_has_is_planned_by_its_own_measurements(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = {"schema": "tonnage.gpu_profile/1", "name": "Home made", "memory_bytes": 100 << 30}
+    card |= {"ceilings": {"hbm_read_gbps": 2000, "bf16_tflops": 300}}
+    (tmp_path / "card.json").write_text(json.dumps(card))
+    spec.write_text(SPEC.replace("gpu: H100", "gpu: card.json"))
+    points = tmp_path / "points.csv"
+    points.write_text(_points("H100", 1.0).replace(",H100,", ",home-made,"))
+    assert run(["plan", str(spec), "--calibrate", str(points)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "step times of the best: calibrated" in out
+    assert "calibrated: Home made tp1 by 3 measured runs" in out
+    asked = ["--model", MODEL, "--gpu", str(tmp_path / "card.json"), "--isl", "400", "--osl", "40"]
+    assert run(["predict", *asked, "--concurrency", "16", "--calibrate", str(points), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["class"] == "calibrated"

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
@@ -92,3 +93,33 @@ async def test_points_that_come_are_compared_and_calibrate_the_answer(client: ht
     assert (await client.post("/v1/bench-points", content=HEAD + "".join(rows[:1]))).status_code == 201
     again = (await client.get("/metrics")).text
     assert 'tonnage_planner_bench_drift_ratio_bucket{le="1.04",metric="tpot_ms"} 3.0' in again
+
+
+PLAN = {
+    "model": MODEL,
+    "engine": "vllm:0.32.0",
+    "traffic": {"rate_rps": 2, "input_tokens": 512, "output_tokens": 64},
+    "slo": {"ttft_ms": {"p99": 4000}, "tpot_ms": {"p99": 200}},
+    "offers": [{"gpu": "L40S", "usd_per_hour": 0.9, "max": 4}],
+    "search": {"precision": ["auto"], "kv_dtype": ["auto"], "tp": [1], "max_num_batched_tokens": [8192]},
+}
+
+
+async def test_a_plan_uses_the_points_kept_for_its_model_and_card_and_says_so(client: httpx.AsyncClient) -> None:
+    async def planned() -> dict[str, Any]:
+        found: dict[str, Any] = (await client.post("/v1/plan", json=PLAN, params={"wait_s": 60})).json()["plan"]
+        return found
+
+    plain = await planned()
+    slow = 1.5 * measured(8, 1.0, "8").tpot_ms  # type: ignore[operator]
+    rows = [f"j.c8.tpot_ms,{MODEL},vllm,0.32.0,l40s,512,128,8,tpot_ms,{slow:g}\n"]
+    rows += [f"k.c8.tpot_ms,{MODEL},sglang,,L40S,512,128,8,tpot_ms,{9 * slow:g}\n"]
+    rows += [f"l.c8.tpot_ms,{MODEL},vllm,0.32.0,H100,512,128,8,tpot_ms,{slow:g}\n"]
+    rows += [f"m.c8.tpot_ms,{MODEL},vllm,0.32.0,L40S,,128,8,tpot_ms,{slow:g}\n"]
+    assert (await client.post("/v1/bench-points", content=HEAD + "".join(rows))).status_code == 201
+    told = await planned()
+    assert plain["calibration"] == []
+    layout = {"gpu": "L40S", "tp": 1, "pp": 1, "ep": 1, "dp": 1}
+    assert told["calibration"] == [layout | {"points": 1, "ids": ["j.c8.tpot_ms"]}]
+    assert (plain["best"]["step_times"]["class"], told["best"]["step_times"]["class"]) == ("extrapolated", "calibrated")
+    assert told["candidates"][0]["tpot_ms"] / plain["candidates"][0]["tpot_ms"] == pytest.approx(1.5, rel=0.15)

@@ -9,6 +9,7 @@ from tonnage_core.memory.flags import derived_max_len
 from tonnage_core.memory.report import verdict_of
 from tonnage_core.models import ModelShape
 from tonnage_core.parallelism import Layout
+from tonnage_core.planning.calibrated import coefficients_of
 from tonnage_core.planning.spec import Draft, Offer, PlanSpec
 from tonnage_core.planning.traffic import BLOCK
 from tonnage_core.prediction.step_model import StepModel, step_model
@@ -155,6 +156,7 @@ def _steps(spec: PlanSpec, config: Config, shape: ModelShape, budget: int) -> St
         kv_dtype=config.kv_dtype,
         precision=config.precision,
         max_num_batched_tokens=budget * config.layout.dp,
+        coefficients=coefficients_of(spec, config.offer.gpu, config.layout),
     )
 
 

@@ -5,6 +5,7 @@ from html import escape
 from typing import Any
 
 from tonnage_core.memory.page import memory_bar
+from tonnage_core.planning.calibrated import calibration_lines
 from tonnage_core.planning.charts import Axis, Line, chart
 
 _BLUE, _ORANGE, _GREEN, _PURPLE = "#3b6ea5", "#c46f2b", "#3f8f5b", "#7d5ba6"
@@ -64,6 +65,7 @@ def _best(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"<p><strong>{best['replicas']} x {escape(best['name'])}</strong>, {best['gpus']} GPUs, "
         yield f"${best['usd_per_hour']:,.2f} an hour, <strong>${best['usd_per_mtok']:.3f} a million tokens</strong>. "
         yield f"{escape(best['why'])}.</p>"
+        yield f"<p>{escape('; '.join(calibration_lines(document)))}.</p>"
     if mix is not None:
         yield f"<p>Mix: {escape(mix['name'])}, ${mix['usd_per_hour']:,.2f} an hour, "
         yield f"${mix['usd_per_mtok']:.3f} a million tokens.</p>"

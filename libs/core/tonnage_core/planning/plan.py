@@ -7,6 +7,7 @@ from tonnage_core.memory import report_of
 from tonnage_core.planning import relaxations
 from tonnage_core.planning import spec as specification
 from tonnage_core.planning.advice import engine_advice
+from tonnage_core.planning.calibrated import calibration_document, step_times
 from tonnage_core.planning.candidate import Config, Refused
 from tonnage_core.planning.curve import curve_document, curve_of, percentiles
 from tonnage_core.planning.emit import check_manifest, command_line, engine_args, model_server, serve_command
@@ -29,8 +30,8 @@ def make_plan(spec: PlanSpec, version: str = "", progress: Progress = lambda sha
     """The `tonnage.plan/1` document. `progress` is told what is being done and may raise to stop.
 
     `candidates` come cheapest first: those the engine model confirmed (`class` simulated), those bounded by formula,
-    then those that cannot work, each with what binds it and why. `ttft_ms` and `tpot_ms` are 99th
-    percentiles. Money is US dollars, a million tokens are output tokens of the asked traffic.
+    then those that cannot work, each with what binds it and why, and where its `step_times` come from. `ttft_ms` and
+    `tpot_ms` are 99th percentiles. Money is US dollars, a million tokens are output tokens of the asked traffic.
     """
     found = search(spec, progress)
     best = settled(found.best) if found.best is not None else None
@@ -49,6 +50,7 @@ def make_plan(spec: PlanSpec, version: str = "", progress: Progress = lambda sha
         "pareto": pareto(rows),
         "mix": _mix(spec, found.mix),
         **_relaxations(found),
+        "calibration": calibration_document(spec),
     }
     document |= _chosen(found, best) if best is not None else {"best": None, "curve": None, "advice": []}
     progress(1.0, "done")
@@ -68,6 +70,7 @@ def _chosen(found: Found, best: Checked) -> dict[str, Any]:
             "usd_per_hour": round(best.usd_per_hour, 4),
             "usd_per_mtok": round(usd_per_mtok(spec, best.usd_per_hour), 4),
             "why": best.reason,
+            "step_times": _step_times(spec, best.ranked),
             "command": serve_command(spec, best.ranked.sized),
             "model_server": manifest,
             "check": {"passes": not problems, "problems": problems},
@@ -132,6 +135,7 @@ def _simulated(spec: PlanSpec, each: Checked) -> dict[str, Any]:
         **_base(each.config),
         "feasible": fits,
         "class": "simulated",
+        "step_times": _step_times(spec, each.ranked),
         "replicas": each.replicas,
         "usd_per_hour": round(each.usd_per_hour, 4) if each.replicas is not None else None,
         "usd_per_mtok": round(usd_per_mtok(spec, each.usd_per_hour), 4) if each.replicas is not None else None,
@@ -161,6 +165,7 @@ def _by_formula(spec: PlanSpec, each: Ranked) -> dict[str, Any]:
         **_base(each.config),
         "feasible": fits,
         "class": "formula",
+        "step_times": _step_times(spec, each),
         "replicas": each.replicas,
         "usd_per_hour": round(each.usd_per_hour, 4),
         "usd_per_mtok": round(usd_per_mtok(spec, each.usd_per_hour), 4),
@@ -185,7 +190,13 @@ def _refused(each: Refused) -> dict[str, Any]:
         "binding": each.binding,
         "reason": each.reason,
     }
-    return {**_base(each.config), "feasible": False, "class": "refused", **empty, **rest}
+    return {**_base(each.config), "feasible": False, "class": "refused", "step_times": None, **empty, **rest}
+
+
+def _step_times(spec: PlanSpec, each: Ranked) -> dict[str, Any]:
+    config, point = each.config, each.bound.point
+    rows = point.rows if point else 1
+    return step_times(spec, config.offer.gpu, config.layout, rows, config.precision, config.kv_dtype)
 
 
 def pareto(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,10 +10,13 @@ from tonnage_core.kv_cache import parse_engine
 from tonnage_core.kv_cache.versions import engine_facts
 from tonnage_core.latency import percentile_of_calls
 from tonnage_core.models import ModelShape
+from tonnage_core.parallelism import Layout
 from tonnage_core.planning.errors import PlanSpecError
 from tonnage_core.planning.fields import Fields, shown, whole
 from tonnage_core.planning.traffic import Traffic, read_traffic
+from tonnage_core.prediction.calibrate import Calibration
 from tonnage_core.prediction.step_model import in_precision
+from tonnage_core.prediction.truth import Point
 from tonnage_core.quantization.formats import PRECISIONS
 from tonnage_core.traces import TraceRequest
 
@@ -87,9 +90,16 @@ class PlanSpec:
     seed: int = 0
     link_gbps: float = 50.0
     space: Space = field(default_factory=Space)
+    points: tuple[Point, ...] = ()
+    """Measured closed-loop points of the model and engine on offered cards."""
 
     @cached_property
     def _shapes(self) -> dict[str, ModelShape]:
+        return {}
+
+    @cached_property
+    def calibrations(self) -> dict[tuple[str, Layout], Calibration | None]:
+        """What `points` came to by card and layout, worked out once."""
         return {}
 
     def shape_in(self, precision: str) -> ModelShape:

@@ -1,9 +1,10 @@
 """Latency rows of a truth file (bench points): the question each asks, and the measured points behind a curve."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tonnage_core.hardware import GpuSpec
+from tonnage_core.hardware.catalogue import names_card
 from tonnage_core.memory.truth import TruthError, TruthRow
 from tonnage_core.models import ModelShape
 from tonnage_core.parallelism import Layout
@@ -87,6 +88,18 @@ def series_of(row: TruthRow) -> tuple[str, ...]:
 def run_of(row: TruthRow) -> tuple[str, ...]:
     """What rows of one run share: the part of the id before the last dot, and the question."""
     return (row.id.rpartition(".")[0] or row.id, *series_of(row), row.columns.get("concurrency", ""))
+
+
+def rows_about(
+    rows: Iterable[TruthRow], names: Collection[str], shape: ModelShape, cards: Sequence[GpuSpec]
+) -> list[tuple[TruthRow, ModelShape, GpuSpec]]:
+    """Rows of a model by one of its `names` on one of `cards`; either may be unknown to the catalogue."""
+    found = []
+    for row in rows:
+        card = next((card for card in cards if names_card(row.gpu, card)), None)
+        if row.model in names and card is not None:
+            found.append((row, shape, card))
+    return found
 
 
 @dataclass(frozen=True)
