@@ -47,9 +47,6 @@ TTFT_BUCKETS_S = (
 )
 """Time to first token, from a warm cache to a deep queue."""
 
-BYTES_BUCKETS = tuple(float(1 << p) for p in range(10, 36, 2))
-"""1 KiB to 16 GiB in steps of four."""
-
 
 def new_registry() -> CollectorRegistry:
     """A registry with the process, platform and garbage-collector series every exporter has."""

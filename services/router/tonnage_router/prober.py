@@ -23,7 +23,6 @@ TICK_S = 0.1
 PROBE_TIMEOUT_S = 2.0
 FIRST_RETRY_S = 0.3
 """Between probes of an endpoint that is not healthy."""
-MIN_INDEX_SHARE = 0.05
 
 
 class Prober:

@@ -1,6 +1,6 @@
 """The fetch plan: files cut into chunks, each byte in exactly one chunk."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 CHUNK_BYTES = 8 << 20
@@ -32,8 +32,3 @@ def chunks_of(file: int, size_bytes: int, chunk_bytes: int = CHUNK_BYTES) -> Ite
 def fetch_order(names: Sequence[str], sizes: Sequence[int], small_bytes: int = 1 << 20) -> tuple[int, ...]:
     """File numbers in the order to fetch: small files first, as the checks need them; then by name."""
     return tuple(sorted(range(len(names)), key=lambda file: (sizes[file] > small_bytes, names[file])))
-
-
-def missing_bytes(chunks: Iterable[Chunk], done: set[tuple[int, int]]) -> int:
-    """Bytes of the chunks that are not among the (file, index) pairs of `done`."""
-    return sum(chunk.length for chunk in chunks if (chunk.file, chunk.index) not in done)

@@ -6,7 +6,7 @@ group; a group has as many layers as the rarest kind, the last group of a kind m
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, gcd
+from math import ceil
 
 from tonnage_core.kv_cache.specs import CachedLayer, PageSpec
 from tonnage_core.kv_cache.versions import EngineFacts
@@ -76,12 +76,3 @@ def _unify(cached: Sequence[CachedLayer]) -> list[CachedLayer]:
         ratio = max(1, largest // one.spec.page)
         found.append(replace(one, spec=replace(one.spec, block=one.spec.block * ratio, page=largest)))
     return found
-
-
-def page_waste(cached: Sequence[CachedLayer]) -> float:
-    """Share of the largest page that padding wastes where smaller pages do not divide it."""
-    largest = max((one.spec.page for one in cached), default=1)
-    return max(
-        (largest % one.spec.page / largest for one in cached if gcd(largest, one.spec.page) != one.spec.page),
-        default=0.0,
-    )

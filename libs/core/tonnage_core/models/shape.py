@@ -6,7 +6,7 @@ from functools import cached_property
 from tonnage_core.models.caching import bytes_per_token
 from tonnage_core.models.encoders import Encoder
 from tonnage_core.models.inventory import layer_tensors
-from tonnage_core.models.layers import Attention, Dense, Experts, Layer
+from tonnage_core.models.layers import Attention, Experts, Layer
 from tonnage_core.models.tensors import Split, Tensor, vector
 from tonnage_core.models.weights import stage_weights
 from tonnage_core.parallelism import Layout
@@ -110,16 +110,6 @@ class ModelShape:
                 idle += (network.count - network.top_k) * one
         return self.text_parameters - idle
 
-    @property
-    def is_moe(self) -> bool:
-        """Whether any layer has experts."""
-        return any(isinstance(layer.network, Experts) for layer in self.stack)
-
-    @property
-    def is_multimodal(self) -> bool:
-        """Whether an encoder stands beside the language model."""
-        return bool(self.encoders)
-
     def layer_formats(self, index: int, dense: WeightFormat) -> tuple[WeightFormat, ...]:
         """The storage format of each tensor of one layer, in the order of `layer_tensors`."""
         tensors = layer_tensors(self.stack[index], self.hidden)
@@ -165,8 +155,3 @@ class ModelShape:
     def attention_layers(self) -> tuple[Attention, ...]:
         """The layers with plain softmax attention."""
         return tuple(layer.mixer for layer in self.stack if isinstance(layer.mixer, Attention))
-
-    @cached_property
-    def widest_dense(self) -> int:
-        """Width of the widest dense network; 0 without one."""
-        return max((layer.network.intermediate for layer in self.stack if isinstance(layer.network, Dense)), default=0)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tonnage_core.scheduling.profile import Profile
-from tonnage_core.scheduling.types import Candidate, Decision, Reason, SchedulingError, SchedulingRequest
+from tonnage_core.scheduling.types import Candidate, Decision, Reason, SchedulingRequest
 
 if TYPE_CHECKING:
     from random import Random
@@ -89,10 +89,3 @@ def contributions(columns: Mapping[str, Sequence[float] | None], profile: Profil
         scorer.name: [weight * (value - min(found)) / scale if scorer.in_tokens else weight * value for value in found]
         for scorer, weight, found in opinions
     }
-
-
-def require(decision: Decision | None, model: str) -> Decision:
-    """`decision`, or `SchedulingError` when there is none."""
-    if decision is None:
-        raise SchedulingError(f"no endpoint can take a request for model {model!r}: add one or wait for one to recover")
-    return decision

@@ -20,7 +20,6 @@ class LocalSource:
     kind = "local"
 
     def __init__(self, root: Path) -> None:
-        self._given = root
         self._only: str | None = None
         self._root = self._resolve(root)
         self._blobs = _hub_blobs(self._root)

@@ -115,10 +115,6 @@ class Parts:
             if kind is None or source.kind == kind:
                 yield from source.parts.values() or [Part(source.kind, source.url, {})]
 
-    def configured(self, kind: Kind) -> bool:
-        """True when the settings name such a part."""
-        return any(source.kind == kind for source in self._sources)
-
     @property
     def left_out(self) -> int:
         """Addresses beyond those that are asked."""

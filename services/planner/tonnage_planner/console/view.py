@@ -23,7 +23,6 @@ WAIT_S = 0.25
 SHARED_S = 0.5
 """Answers within this time are the same bytes."""
 MOST_STARTS = 50
-ZIP_BYTES = 4096
 
 
 class FleetView:
