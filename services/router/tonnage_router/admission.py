@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tonnage_core.flow_control.drain_rate import DrainRate
 from tonnage_core.flow_control.fair_queue import FairQueue
+from tonnage_router.slo_admission import SloAdmission
 
 if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
@@ -49,6 +50,7 @@ class Admission:
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
         self._pools: dict[str, Pool] = {}
+        self.slo = SloAdmission(gateway)
         self.waiting = 0
         self._pump_due = False
 
@@ -65,7 +67,12 @@ class Admission:
         now = time.monotonic()
         if exchange.account is not None:
             pool.sent(exchange.account.spec.name, now)
-        if not self.waiting and self.has_room(model, pool):
+        at_once = not self.waiting and self.has_room(model, pool)
+        if self.slo.enabled and not self.slo.admits(
+            exchange, model, 0.0 if at_once else self._queued_s(pool, exchange)
+        ):
+            return
+        if at_once:
             pool.drain.left(exchange.prompt_tokens, now)
             exchange.dispatch()
             return
@@ -100,10 +107,16 @@ class Admission:
     def _too_long(self, pool: Pool, model: str, exchange: "Exchange") -> bool:
         """Whether the predicted wait exceeds the time to live; a tenant's own share may be shorter, so only for one
         that has no tenants to be fair to."""
-        if exchange.account is not None or pool.drain.rate <= 0 or not self._gateway.eligible(model):
+        if pool.drain.rate <= 0 or not self._gateway.eligible(model):
             return False
-        wait = (pool.queue.waiting_cost + exchange.prompt_tokens) / pool.drain.rate
-        return wait > self._gateway.settings.queue_ttl_s
+        own_s = exchange.prompt_tokens / pool.drain.rate
+        return exchange.account is None and self._queued_s(pool, exchange) + own_s > self._gateway.settings.queue_ttl_s
+
+    def _queued_s(self, pool: Pool, exchange: "Exchange") -> float:
+        """Seconds until what waits in the pool has left, at its present rate; 0 where that is unknown, and for a
+        tenant, whose own share may be shorter."""
+        known = exchange.account is None and pool.drain.rate > 0
+        return pool.queue.waiting_cost / pool.drain.rate if known else 0.0
 
     def _refuse(self, pool: Pool, exchange: "Exchange", why: str) -> None:
         model = self._gateway.pool_name(exchange)

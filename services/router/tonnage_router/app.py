@@ -39,10 +39,12 @@ def build_app(gateway: Gateway, registry: CollectorRegistry) -> FastAPI:
 
     @app.get("/admin/decisions", tags=["admin"])
     async def decisions(limit: int = Query(default=50, ge=1, le=1000), candidates: bool = True) -> Response:
-        """The latest decisions, newest first, with every candidate's scores or, `candidates=false`, without."""
+        """The latest decisions, newest first, with every candidate's scores or, `candidates=false`, without; and the
+        latest requests refused for their predicted TTFT, with every endpoint's forecast."""
         newest = list(gateway.decisions)[-limit:][::-1]
         rows = [record.document() if candidates else record.summary() for record in newest]
-        return _json({"schema": "tonnage.decisions/1", "version": VERSION, "decisions": rows})
+        refusals = gateway.admission.slo.document()[:limit]
+        return _json({"schema": "tonnage.decisions/1", "version": VERSION, "decisions": rows, "refusals": refusals})
 
     @app.get("/admin/decisions/{number}", tags=["admin"], responses={404: {"description": "Kept no longer"}})
     async def decision(number: int) -> Response:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tonnage_core.scheduling import Decision, Profile
 from tonnage_core.scheduling.decide import contributions
+from tonnage_router.slo_admission import explained
 
 if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
@@ -14,6 +15,7 @@ class DecisionRecord:
     """One decision. Scores and ids are kept; candidates' later states are not shown as if they were then's."""
 
     __slots__ = (
+        "_admission",
         "_at",
         "_decision",
         "_model",
@@ -34,6 +36,7 @@ class DecisionRecord:
         self._request_id = exchange.incoming.request_id
         self._model = exchange.facts.model
         self._tenant = exchange.tenant
+        self._admission = exchange.admission
         self._prompt_tokens = exchange.prompt_tokens
         self.disaggregation: str | None = None
         """Whether the prompt was computed on a prefill endpoint first, and why."""
@@ -66,4 +69,6 @@ class DecisionRecord:
             total = round(decision.totals[i], 6) if decision.totals else None
             rows.append({"endpoint": candidate.id, "scores": scores, "parts": parts, "total": total})
         weights = {scorer.name: weight for scorer, weight in self._profile.scorers}
-        return {**self.summary(), "policy": self._profile.name, "weights": weights, "candidates": rows}
+        admission = explained(self._admission) if self._admission is not None else None
+        found = {"policy": self._profile.name, "weights": weights, "candidates": rows, "admission": admission}
+        return {**self.summary(), **found}

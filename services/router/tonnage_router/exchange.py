@@ -8,6 +8,7 @@ from tonnage_router.wire.answers import answer, error_event, error_object
 
 if TYPE_CHECKING:
     from tonnage_core.flow_control.tenants import Grant, TenantAccount
+    from tonnage_core.flow_control.ttft_admission import TtftVerdict
     from tonnage_core.scheduling import Decision, Reservation
     from tonnage_router.body.facts import BodyFacts
     from tonnage_router.body.sse import UsageStripper
@@ -38,6 +39,7 @@ class Exchange:
         "_stale_retried",
         "_tap",
         "account",
+        "admission",
         "ahead_tokens",
         "attempt",
         "body",
@@ -78,6 +80,7 @@ class Exchange:
         self._held_bytes = len(incoming.body)
         self.account: TenantAccount | None = incoming.account
         self.grant: Grant | None = None
+        self.admission: TtftVerdict | None = None
         self.stripper: UsageStripper | None = None
         self.events = 0
         self.ahead_tokens = 0
@@ -113,10 +116,6 @@ class Exchange:
         self.client.exchange = self
         self.gateway.active.add(self)
 
-    def dispatch(self) -> None:
-        """Make the first attempt."""
-        self._try_next()
-
     @property
     def tenant(self) -> str | None:
         """The tenant's name, for logs and the explain API."""
@@ -129,7 +128,8 @@ class Exchange:
         stated = asked is not None and asked.isdigit() and len(asked) < 16
         return min(longest_s, int(asked) / 1e3) if asked is not None and stated else longest_s
 
-    def _try_next(self) -> None:
+    def dispatch(self) -> None:
+        """Make the next attempt."""
         found = self.gateway.choose(self)
         if found is None:
             self._nobody()
@@ -318,7 +318,7 @@ class Exchange:
         self.tried = {*self.tried, endpoint.id}
         self.failures = [*(self.failures or ()), failure]
         self._stale_retried = False
-        self._try_next()
+        self.dispatch()
 
     def _nobody(self) -> None:
         if self.failures:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FIRST_PACE = 8000.0
 """Prompt tokens a second assumed before a stream was seen: an 8B model on a mid-range GPU."""
 PACE_STEP = 0.1
+PACE_KNOWN = 5
 MIN_PACE_TOKENS = 1024
 """Shorter prompts show the step time, not the pace."""
 ADMIN = "admin"
@@ -63,6 +64,7 @@ class Endpoint:
         self.failures = 0
         self.prefill_tokens_per_s = FIRST_PACE
         """Prompt tokens computed a second, as streams show it."""
+        self._paces_seen = 0
         self.started_at: float | None = None
         """The engine process's start time as it reports it; a change is a restart."""
         self.follower: KvFollower | None = None
@@ -92,7 +94,14 @@ class Endpoint:
     def learn_pace(self, ahead_tokens: int, seconds: float) -> None:
         """A stream's first byte came `seconds` after it was sent behind `ahead_tokens` of prompts, its own included."""
         if ahead_tokens >= MIN_PACE_TOKENS and seconds > 0:
-            self.prefill_tokens_per_s += PACE_STEP * (ahead_tokens / seconds - self.prefill_tokens_per_s)
+            self._paces_seen += 1
+            step = max(PACE_STEP, 1 / self._paces_seen)
+            self.prefill_tokens_per_s += step * (ahead_tokens / seconds - self.prefill_tokens_per_s)
+
+    @property
+    def pace_is_known(self) -> bool:
+        """Enough streams were seen for the pace to be the endpoint's own, not the first guess."""
+        return self._paces_seen >= PACE_KNOWN
 
 
 class Fleet:

@@ -72,6 +72,8 @@ class SloSpec(Settings):
     """Limit of the time to the first token, waiting in the router included."""
     tpot_ms: float = Field(default=50.0, gt=0, le=1e9)
     """Limit of the mean time per output token after the first."""
+    admit: bool = False
+    """Answer 429 with the time to come back where no endpoint's predicted TTFT is within `ttft_ms`."""
 
 
 class DisaggregationSpec(Settings):
@@ -212,7 +214,7 @@ class RouterSettings(Settings):
     """Models whose requests wait, rather than answer 503, while no endpoint serves them."""
     drain_timeout_s: float = Field(default=30.0, ge=0)
     slo: SloSpec = SloSpec()
-    """What requests are judged by in `tonnage_router_slo_requests_total`; it changes nothing in how they are routed."""
+    """What requests are judged by in `tonnage_router_slo_requests_total`; without `admit` it changes nothing else."""
     slos: dict[str, SloSpec] = Field(default_factory=dict)
     """The same by model, for those whose limits differ."""
     access_log: Literal["off", "errors", "all"] = "errors"

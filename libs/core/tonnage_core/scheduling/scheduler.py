@@ -190,6 +190,19 @@ class Scheduler:
         """Cached prompt tokens by slot, as the index of what was routed has them."""
         return _matched_tokens(self.index.match(chain) if chain else [], candidates, tokens_per_block, prompt_tokens)
 
+    def known_tokens(
+        self,
+        chain: Sequence[bytes],
+        candidates: Sequence[Candidate],
+        tokens_per_block: float,
+        prompt_tokens: int,
+        exact: Mapping[int, Sequence[bytes]] | None,
+    ) -> Mapping[int, int]:
+        """As `matched`, with the word of engines that tell what they cache."""
+        found = self.matched(chain, candidates, tokens_per_block, prompt_tokens)
+        told = {size: self.exact.match(blocks) for size, blocks in exact.items()} if exact else {}
+        return _with_told(found, told, candidates) if told else found
+
     def _shortlist(
         self, candidates: Sequence[Candidate], steps: Sequence[tuple[int, int]], exclude: Collection[str]
     ) -> Sequence[Candidate]:

@@ -1,0 +1,105 @@
+"""Admission by predicted TTFT over loopback: who is refused, with what words, and how the explain API tells it."""
+
+import asyncio
+from typing import Any
+
+import orjson
+from prometheus_client import CollectorRegistry
+
+from tonnage_router.app import build_app
+from tonnage_router.settings import SloSpec
+
+TEXT = "every word of this prompt is new and counts for about one token of four bytes "
+
+
+def chat(name: str, tokens: int, *, stream: bool = False) -> bytes:
+    """A prompt of about `tokens` tokens that no other `name` begins like."""
+    words = f"{name} " * 40 + TEXT * (4 * tokens // len(TEXT))
+    return orjson.dumps({"model": "m", "messages": [{"role": "user", "content": words}], "stream": stream})
+
+
+def measured(router: Any, tokens_per_s: float) -> None:
+    """As if five streams had shown this pace on every endpoint."""
+    for endpoint in router.gateway.fleet:
+        for _ in range(5):
+            endpoint.learn_pace(8000, 8000 / tokens_per_s)
+
+
+async def asked(router: Any, path: str) -> Any:
+    """The admin API's answer to GET, without a socket."""
+    sent: list[dict[str, Any]] = []
+    scope: dict[str, Any] = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET"}
+    scope |= {"path": path, "raw_path": path.encode(), "query_string": b"", "headers": [], "scheme": "http"}
+    scope |= {"root_path": "", "server": ("127.0.0.1", 1), "client": ("127.0.0.1", 2)}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await build_app(router.gateway, CollectorRegistry())(scope, receive, send)
+    return orjson.loads(b"".join(m.get("body", b"") for m in sent))
+
+
+async def test_a_request_that_would_begin_late_is_429_with_the_time_to_come_back(engines: Any, route: Any) -> None:
+    held = asyncio.Event()
+
+    async def wait(call: Any) -> None:
+        await held.wait()
+        call.answer()
+
+    (engine,) = await engines(script=wait)
+    router = await route([engine], slo=SloSpec(ttft_ms=2000, admit=True))
+    measured(router, 1000.0)
+    first = await router.client()
+    first.send(chat("a", 6000))
+    await router.until(lambda: len(engine.calls) == 1)
+    refused = await router.post(chat("b", 1000), extra=b"X-Request-Id: late\r\n")
+    error = orjson.loads(refused.body)["error"]
+    assert (refused.status, error["code"]) == (429, "ttft_over_slo")
+    assert 4 <= int(refused.header(b"retry-after")) <= 7
+    assert len(engine.calls) == 1
+
+    told = (await asked(router, "/admin/decisions"))["refusals"]
+    assert [(row["request_id"], row["reason"], row["slo_ttft_ms"]) for row in told] == [
+        ("late", "ttft_over_slo", 2000.0)
+    ]
+    (forecast,) = told[0]["forecasts"]
+    assert forecast["ttft_ms"] > 6000 and forecast["tokens_per_s"] == 1000.0
+    assert router.gateway.metrics.outcomes["ttft_over_slo"] == 1
+
+    held.set()
+    assert (await first.read()).status == 200
+    assert (await router.post(chat("b", 1000))).status == 200
+    shown = (await asked(router, "/admin/decisions"))["decisions"][0]["admission"]
+    assert shown["slo_ttft_ms"] == 2000.0 and shown["forecasts"][0]["ttft_ms"] < 2000
+    assert router.counters() == [(0, 0, 0)]
+
+
+async def test_nothing_is_refused_without_admission_or_while_paces_are_unknown(engines: Any, route: Any) -> None:
+    async def never(call: Any) -> None:
+        await asyncio.Event().wait()
+
+    (engine,) = await engines(script=never)
+    plain = await route([engine], slo=SloSpec(ttft_ms=1))
+    unknown = await route([engine], slo=SloSpec(ttft_ms=1, admit=True))
+    measured(plain, 1000.0)
+    for router in (plain, unknown):
+        for name in ("a", "b"):
+            (await router.client()).send(chat(name, 3000))
+        await router.until(lambda router=router: len(router.gateway.active) == 2)
+        await router.until(lambda router=router: router.counters()[0][0] == 2)
+    assert plain.gateway.admission.slo.document() == []
+
+
+async def test_the_limit_of_one_model_leaves_the_others_alone(engines: Any, route: Any) -> None:
+    async def never(call: Any) -> None:
+        await asyncio.Event().wait()
+
+    (engine,) = await engines(script=never)
+    router = await route([engine], slos={"other": SloSpec(ttft_ms=1, admit=True)})
+    measured(router, 1000.0)
+    for name in ("a", "b"):
+        (await router.client()).send(chat(name, 3000))
+    await router.until(lambda: router.counters()[0][0] == 2)
