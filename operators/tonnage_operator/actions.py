@@ -19,7 +19,7 @@ class Why(StrEnum):
     NOT_WANTED = "not_wanted"
     STATUS = "status"
     TARGET = "target"
-    """The planner wants another number of replicas."""
+    """The planner wants another number of replicas, or there is none yet."""
     PROMOTE = "promote"
     """A warm replica serves while cold ones start."""
     DEMOTE = "demote"

@@ -51,6 +51,17 @@ class Ports:
     pace: Pace | None = None
 
 
+def lease_rules(settings: OperatorSettings) -> LeaseRules:
+    """The lease that the replicas of one installation share."""
+    return LeaseRules(
+        name=settings.lease_name,
+        namespace=settings.namespace,
+        identity=settings.identity or socket.gethostname(),
+        lasts_s=settings.lease_s,
+        renew_s=settings.lease_s / 4,
+    )
+
+
 class Operator:
     """All parts of one process, started and stopped together."""
 
@@ -59,14 +70,7 @@ class Operator:
         self._settings = settings
         self._client = KubeClient(ports.login(), agent="tonnage-operator")
         self._leases = KubeClient(ports.login(), timeout_s=settings.lease_s / 3, agent="tonnage-operator")
-        rules = LeaseRules(
-            name=settings.lease_name,
-            namespace=settings.namespace,
-            identity=settings.identity or socket.gethostname(),
-            lasts_s=settings.lease_s,
-            renew_s=settings.lease_s / 4,
-        )
-        self._leader = Leader(self._leases, rules, ports.clock)
+        self._leader = Leader(self._leases, lease_rules(settings), ports.clock)
         optional = [POD_MONITORS] * settings.pod_monitors + [SCALED_OBJECTS] * settings.keda
         self.cluster = Cluster(
             self._client,

@@ -5,14 +5,14 @@ Level-triggered: every look starts from what is there, so that a process may end
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tonnage_core.autoscaling.writers import Writer
 from tonnage_core.errors import TonnageError
 from tonnage_operator import kinds
-from tonnage_operator.actions import EngineCall, Merge, Outcome, Why
+from tonnage_operator.actions import Action, Apply, EngineCall, Merge, Outcome, PinCall, StageCall, Why
 from tonnage_operator.actor import Actor, LostLeadError, NameTakenError
 from tonnage_operator.adapters.http import CallError
 from tonnage_operator.cluster import COLDSTART, Cluster
@@ -26,7 +26,15 @@ from tonnage_operator.model_server import reconcile as server
 from tonnage_operator.queue import Key, WorkQueue
 from tonnage_operator.release import deletion
 from tonnage_runtime.clock import Clock
-from tonnage_runtime.kube import KubeClient, KubeConflictError, KubeError, Object
+from tonnage_runtime.kube import (
+    KubeClient,
+    KubeConflictError,
+    KubeError,
+    KubeForbiddenError,
+    KubeNotFoundError,
+    KubeRejectedError,
+    Object,
+)
 
 log = logging.getLogger("tonnage.operator")
 FLEET: Key = (kinds.NODES.plural, "", "")
@@ -161,8 +169,7 @@ class Controller:
         try:
             found = self._decide(key)
             self._note(key, found)
-            for action in found.actions:
-                self._step(key, action)
+            self._done(key, found.actions)
             self._queue.succeeded(key)
             if found.again_s is not None:
                 self._queue.add(key, found.again_s)
@@ -213,6 +220,24 @@ class Controller:
             log.warning("released without being undone", extra={"object": kinds.key_of(item)})
         return found
 
+    def _done(self, key: Key, actions: Sequence[Action]) -> None:
+        """The actions in order. One that is refused for itself keeps no other waiting: one node's service is full, one
+        kind is not installed. It is remembered for the status, and raised at the end."""
+        first: TonnageError | None = None
+        before = self._parts.gather.refusals.pop(key, {})
+        for action in actions:
+            try:
+                self._step(key, action)
+            except (KubeRejectedError, KubeForbiddenError, KubeNotFoundError, CallError) as error:
+                if not isinstance(action, Apply | EngineCall | StageCall | PinCall):
+                    raise
+                first = first or error
+                self._parts.gather.refusals.setdefault(key, {})[subject(action)] = str(error)[:300]
+        if before and not self._parts.gather.refusals.get(key):
+            self._queue.add(key)
+        if first is not None:
+            raise first
+
     def _step(self, key: Key, action: Any) -> None:
         """One action. A load that fails is remembered with its pod, and does not keep other pods waiting."""
         if not isinstance(action, EngineCall) or action.call != "load":
@@ -239,8 +264,9 @@ class Controller:
 
     def _forget(self, key: Key) -> None:
         self._conflicts.pop(key, None)
+        self._parts.gather.refusals.pop(key, None)
         tries = self._parts.gather.tries
-        for slot in [slot for slot in tries if slot[:2] == key[1:]]:
+        for slot in [slot for slot in list(tries) if slot[:2] == key[1:]]:
             tries.pop(slot, None)
 
     def _note(self, key: Key, found: Outcome) -> None:
@@ -260,6 +286,13 @@ class Controller:
                     totals[word] = totals.get(word, 0) + 1
             for writer in Writer:
                 metrics.conflicts.labels(writer.value).set(totals.get(writer.value, 0))
+
+
+def subject(action: Apply | EngineCall | StageCall | PinCall) -> str:
+    """What an action is done to, as a status names it."""
+    if isinstance(action, Apply):
+        return f"{action.resource.kind} {action.name}"
+    return action.pod if isinstance(action, EngineCall) else action.node
 
 
 def noteworthy(node: Object) -> Mapping[str, Any]:

@@ -16,8 +16,9 @@ from tonnage_operator.model_server.pod import Fleet
 from tonnage_operator.model_server.target import Advice
 from tonnage_operator.nodes import NodeView
 from tonnage_operator.pods import EngineView, PodView, pod_view
+from tonnage_operator.queue import Key
 from tonnage_operator.times import stamp
-from tonnage_runtime.kube import KubeClient, KubeNotFoundError, Object
+from tonnage_runtime.kube import KubeClient, KubeNotFoundError, Object, Resource
 
 
 class EnginePort(Protocol):
@@ -67,6 +68,8 @@ class Gather:
         """Failed loads by (namespace, adapter, pod uid)."""
         self.strangers: dict[tuple[str, str, str], Object] = {}
         """Objects that have a child's name and are not ours, by (plural, namespace, name)."""
+        self.refusals: dict[Key, dict[str, str]] = {}
+        """What was refused at the last try, by the resource it was done for and by what it was done to."""
 
     def model_server(self, item: Object, now_s: float) -> server.Seen:
         """Facts of a ModelServer; engines are asked only where a warm pool needs to know."""
@@ -90,6 +93,7 @@ class Gather:
                 if key.startswith(f"{namespace}/")
             ],
             advice=self._from.planner.advice(name) if asks else Advice(),
+            refusals=self._refusals(kinds.MODEL_SERVERS, item),
         )
 
     def lora_adapter(self, item: Object, now_s: float) -> lora.Seen:
@@ -113,7 +117,9 @@ class Gather:
                 for one in self._from.cluster.customs.all(kinds.LORA_ADAPTERS.plural)
                 if kinds.namespace_of(one) == namespace and (one.get("spec") or {}).get("model") == target
             ),
-            tries={uid: one for (ns, who, uid), one in self.tries.items() if (ns, who) == (namespace, name)},
+            # Copied first: other threads note their own tries meanwhile.
+            tries={uid: one for (ns, who, uid), one in list(self.tries.items()) if (ns, who) == (namespace, name)},
+            refusals=self._refusals(kinds.LORA_ADAPTERS, item),
             shared_cache=bool(self._from.fleet.cache_host_path),
         )
 
@@ -127,6 +133,7 @@ class Gather:
             nodes=list(self._from.cluster.objects(kinds.NODES.plural).values()),
             services=self._services(None),
             there=self._there(item),
+            refusals=self._refusals(kinds.MODEL_CACHES, item),
             pinned_elsewhere=frozenset(
                 str((one.get("spec") or {}).get("uri") or "")
                 for one in others
@@ -173,8 +180,11 @@ class Gather:
             for one in self._from.cluster.objects(kind.plural).values()
             if kinds.owned_by(one, uid)
         }
-        strange = {(p, n): one for (p, ns, n), one in self.strangers.items() if ns == namespace}
+        strange = {(p, n): one for (p, ns, n), one in list(self.strangers.items()) if ns == namespace}
         return strange | found
+
+    def _refusals(self, resource: Resource, item: Object) -> Mapping[str, str]:
+        return dict(self.refusals.get((resource.plural, kinds.namespace_of(item), kinds.name_of(item)), {}))
 
     def _services(self, nodes: set[str] | None) -> Mapping[str, NodeView]:
         pods = [pod_view(pod, self._from.coldstart_port) for pod in self._from.cluster.objects(COLDSTART).values()]

@@ -12,6 +12,7 @@ from tonnage_runtime.clock import Clock
 from tonnage_runtime.kube import KubeClient, KubeConflictError, KubeError, KubeNotFoundError, Object
 
 log = logging.getLogger("tonnage.operator")
+SEIZE_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,20 @@ class Leader:
                 self._write(self._client.get(self._resource, self._rules.name), holder="")
             except KubeError as error:
                 log.info("lease not given back", extra={"reason": str(error)})
+
+    def seize(self) -> bool:
+        """Take the lease from whoever holds it, for good: who held it stops at its next renewal, and nobody else acts
+        before this one's time is over. False when there is none; raises `KubeError`."""
+        for _ in range(SEIZE_TRIES):
+            try:
+                self._write(self._client.get(self._resource, self._rules.name), self._rules.identity)
+            except KubeNotFoundError:
+                return False
+            except KubeConflictError:
+                # It was renewed in between.
+                continue
+            return True
+        raise KubeConflictError(f"lease {self._rules.name} changes faster than it can be taken")
 
     def held(self) -> bool:
         """Whether this process may act now."""

@@ -6,25 +6,33 @@ With `--release` it takes its finalizers and its marks on nodes away and ends: b
 import logging
 import os
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import uvloop
+from kubernetes.client import Configuration
 
 from tonnage_core.errors import TonnageError
 from tonnage_operator.adapters.coldstart_http import HttpColdstart
 from tonnage_operator.adapters.engine_http import HttpEngines
 from tonnage_operator.adapters.http import Caller
 from tonnage_operator.adapters.planner_http import HttpPlanner
-from tonnage_operator.app import Ports, build_app
+from tonnage_operator.app import Ports, build_app, lease_rules
+from tonnage_operator.leader import Leader
 from tonnage_operator.settings import OperatorSettings
 from tonnage_operator.uninstall import release
 from tonnage_runtime.access import OwnToken
 from tonnage_runtime.clock import SystemClock
 from tonnage_runtime.http_app import bind, serve
-from tonnage_runtime.kube import KubeClient, configuration
+from tonnage_runtime.kube import KubeClient, KubeError, configuration
 from tonnage_runtime.logging import configure_logging
 from tonnage_runtime.metrics import new_registry
 from tonnage_runtime.settings import load_settings
+
+RELEASE_S = 120.0
+"""Nobody acts for so long after a release has begun."""
 
 
 def ports_of(settings: OperatorSettings) -> Ports:
@@ -51,14 +59,28 @@ async def run(settings: OperatorSettings) -> None:
     await serve(app, sock, drain_timeout_s=settings.drain_timeout_s)
 
 
-def release_all(settings: OperatorSettings) -> int:
+def release_all(settings: OperatorSettings, login: Callable[[], Configuration] | None = None) -> int:
     """Take finalizers and marks away; 1 when some could not be."""
-    client = KubeClient(configuration(settings.kubeconfig), agent="tonnage-operator")
+    found = login() if login is not None else configuration(settings.kubeconfig)
+    client = KubeClient(found, agent="tonnage-operator")
+    stop_others(client, settings)
     done = release(client)
     client.close()
     extra = {"finalizers": done.finalizers, "nodes": done.nodes, "failed": done.failed}
     logging.getLogger("tonnage.operator").info("released", extra=extra)
     return 1 if done.failed else 0
+
+
+def stop_others(client: KubeClient, settings: OperatorSettings) -> None:
+    """An operator that runs would set at once what is taken away here: it is still there before a deinstallation. So
+    its lease is taken, for long enough that it is gone when the time is over, and its last action waited for."""
+    rules = lease_rules(settings)
+    mine = replace(rules, identity=f"release-{rules.identity}", lasts_s=RELEASE_S)
+    try:
+        if settings.leader_election and Leader(client, mine, SystemClock()).seize():
+            time.sleep(rules.lasts_s - rules.renew_s)
+    except KubeError as error:
+        logging.getLogger("tonnage.operator").warning("lease not taken", extra={"reason": str(error)})
 
 
 def main() -> int:

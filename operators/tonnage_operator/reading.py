@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 from tonnage_core.errors import BadInputError
 
 T = TypeVar("T")
+COUNT_MOST = 100_000
+"""The largest number of anything; the definitions say the same, and API objects hold 32 bits."""
 
 
 class SpecError(BadInputError):
@@ -34,11 +36,19 @@ class Reader:
             raise SpecError(f"{self._path}.{name}: text is expected")
         return found
 
-    def whole(self, name: str, default: int, least: int = 0) -> int:
-        """An integer of at least `least`."""
+    def word(self, name: str, default: str | None = None) -> str:
+        """Text that becomes one argument of a command: it is no flag and has no control characters."""
+        found = self.text(name, default)
+        if found.startswith("-") or not found.isprintable():
+            raise SpecError(f"{self._path}.{name}: {found[:80]!r} cannot be an argument of a command")
+        return found
+
+    def whole(self, name: str, default: int, least: int = 0, most: int = COUNT_MOST) -> int:
+        """An integer from `least` to `most`."""
         found = self._found.get(name, default)
-        if isinstance(found, bool) or not isinstance(found, int) or found < least:
-            raise SpecError(f"{self._path}.{name}: a whole number of at least {least} is expected, found {found!r}")
+        if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= most:
+            told = f"a whole number of at least {least} and at most {most} is expected"
+            raise SpecError(f"{self._path}.{name}: {told}, found {str(found)[:40]}")
         return found
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -64,6 +74,20 @@ class Reader:
         found = self._found.get(name) or []
         if not isinstance(found, list):
             raise SpecError(f"{self._path}.{name}: a list is expected")
+        return found
+
+    def mappings(self, name: str) -> list[Mapping[str, Any]]:
+        """A list of mappings; empty when absent."""
+        found = self.items(name)
+        if not all(isinstance(one, Mapping) for one in found):
+            raise SpecError(f"{self._path}.{name}: each item is a mapping")
+        return found
+
+    def labels(self, name: str) -> dict[str, str]:
+        """A mapping from text to text; empty when absent."""
+        found = self.mapping(name)
+        if not all(isinstance(value, str) for value in found.values()):
+            raise SpecError(f"{self._path}.{name}: each value is text: put it in quotes")
         return found
 
     def has(self, name: str) -> bool:

@@ -31,20 +31,28 @@ def release(client: KubeClient) -> Released:
     """Take every finalizer and mark of ours away. What fails is counted and logged, and keeps nothing else."""
     finalizers = nodes = failed = 0
     for kind in CUSTOM:
-        for item in _listed(client, kind):
+        found = _listed(client, kind)
+        failed += found is None
+        for item in found or ():
             done = _retried(client, inside(kind, namespace_of(item)), item, _unheld)
             finalizers, failed = finalizers + (done == "done"), failed + (done == "failed")
-    for node in _listed(client, NODES):
+    found = _listed(client, NODES)
+    failed += found is None
+    for node in found or ():
         done = _retried(client, NODES, node, _unmarked)
         nodes, failed = nodes + (done == "done"), failed + (done == "failed")
     return Released(finalizers, nodes, failed)
 
 
-def _listed(client: KubeClient, kind: Resource) -> list[Object]:
+def _listed(client: KubeClient, kind: Resource) -> list[Object] | None:
+    """None: they could not be listed; the others are released all the same."""
     try:
         return client.list(kind)[0]
     except KubeNotFoundError:
         return []
+    except KubeError as error:
+        log.warning("not listed", extra={"object": kind.plural, "reason": str(error)})
+        return None
 
 
 def _unheld(client: KubeClient, resource: Resource, item: Object) -> bool:
@@ -75,6 +83,8 @@ def _retried(client: KubeClient, resource: Resource, item: Object, undo: Undo) -
         except KubeConflictError:
             try:
                 item = client.get(resource, name_of(item))
+            except KubeNotFoundError:
+                return "none"
             except KubeError:
                 break
         except KubeError as error:

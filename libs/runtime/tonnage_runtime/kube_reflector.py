@@ -79,6 +79,10 @@ class Reflector:
                 held = time.monotonic() - began > self._pace.most_s
                 failures, wish, self.error = 1 if held else failures + 1, error.retry_after_s, error
                 log.warning("watch broken", extra={"resource": self._resource.plural, "reason": str(error)})
+            except Exception:
+                # An object that nobody expected must not end the watch: its copy would be taken for the cluster.
+                failures += 1
+                log.exception("watch crashed", extra={"resource": self._resource.plural})
             self._stop.wait(self._pace.pause(failures, wish))
 
     def _list(self) -> str:

@@ -24,7 +24,7 @@ class HttpPlanner:
         except CallError as error:
             return Advice(problem=str(error))
         age = found.get("decided_age_s")
-        if not isinstance(age, int | float) or age > STALE_S:
+        if (known := _number(age)) is None or known > STALE_S:
             return Advice(problem=f"the planner's last decision is {age} s old")
         warm = found.get("warm")
         told: dict[str, Any] = warm if isinstance(warm, dict) else {}
@@ -41,4 +41,7 @@ def _whole(value: object) -> int | None:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """A finite number of at least 0: JSON documents have been seen with NaN in them."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        return None
+    return float(value)

@@ -1,7 +1,8 @@
 """Marks on a node, and how each is told to be ours.
 
 Labels and the condition have names of ours. A cordon is a field that a human may set too: it is ours only with the
-annotation that came with it in the same write, and only then it is taken back.
+annotation that came with it in the same write, and only then it is taken back. A human who uncordons a node that we
+cordoned has the last word: it is not cordoned again while the failure lasts, and a later cordon is theirs.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ HEALTH_LABEL = "tonnage.dev/gpu-health"
 TAINT = "tonnage.dev/gpu-failed"
 CORDONED = "tonnage.dev/cordoned"
 CONDITION = "TonnageGpuHealthy"
+YIELDED = "undone"
+"""Value of the annotation `CORDONED` once a human has taken the cordon back."""
 MODES = ("dry_run", "label", "taint", "cordon")
 """Each does what the one before does, and more; dry_run writes nothing on nodes."""
 
@@ -52,7 +55,10 @@ def write(node: Object, wanted: Marks, stamp: str) -> Mapping[str, Any] | None:
     Taints are one list without owners by item, so the whole list is written, that of others unchanged.
     """
     have = marks_of(node)
-    if have == wanted:
+    said = (meta(node).get("annotations") or {}).get(CORDONED)
+    undone = have.cordon and not (node.get("spec") or {}).get("unschedulable")
+    yields = undone and wanted.cordon and said != YIELDED
+    if have == wanted and not yields:
         return None
     metadata: dict[str, Any] = {"resourceVersion": meta(node).get("resourceVersion")}
     labels = {HEALTH_LABEL: wanted.health or None, CLASS_LABEL: label_value(wanted.gpu_class) or None}
@@ -65,5 +71,8 @@ def write(node: Object, wanted: Marks, stamp: str) -> Mapping[str, Any] | None:
         spec["taints"] = others + ([{"key": TAINT, "effect": "NoSchedule"}] if wanted.taint else [])
     if have.cordon != wanted.cordon:
         metadata["annotations"] = {CORDONED: stamp if wanted.cordon else None}
-        spec["unschedulable"] = True if wanted.cordon else None
+        if wanted.cordon or (said != YIELDED and not undone):
+            spec["unschedulable"] = True if wanted.cordon else None
+    if yields:
+        metadata["annotations"] = {CORDONED: YIELDED}
     return {"metadata": metadata, **({"spec": spec} if spec else {})}

@@ -41,5 +41,5 @@ def read(item: Object) -> LoraAdapterSpec:
         revision=spec.text("revision", ""),
         replicas=spec.whole("replicas", 1, 1) if spec.has("replicas") else None,
         tenants=tuple(str(one) for one in spec.items("tenants")),
-        release_s=spec.whole("releaseTimeoutSeconds", 600, 1),
+        release_s=spec.whole("releaseTimeoutSeconds", 600, 1, 7 * 86_400),
     )

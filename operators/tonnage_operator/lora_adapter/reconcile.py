@@ -50,6 +50,8 @@ class Seen:
     """Names of all adapters of this server, this one included."""
     tries: Mapping[str, Try] = field(default_factory=dict)
     """By pod uid."""
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """Calls that were refused at the last look, by node or pod."""
     shared_cache: bool = True
     """Engines see the node's cache."""
 
@@ -74,7 +76,13 @@ def reconcile(seen: Seen) -> Outcome:
     holders = [pod for pod in seen.pods if name in (_engine(seen, pod).adapters or frozenset())]
     if ending.begun:
         unloads = [action for pod in holders for action in _unload(spec, seen, pod, Why.DELETED)]
-        unknown = [pod for pod in seen.pods if pod.serves and _engine(seen, pod).adapters is None]
+        # One that is not ready now may have it still, and would keep it for ever.
+        had = {str(one.get("uid")) for one in (seen.item.get("status") or {}).get("placements") or []}
+        unknown = [
+            pod
+            for pod in seen.pods
+            if (pod.serves or (pod.uid in had and not pod.going)) and _engine(seen, pod).adapters is None
+        ]
         if (not holders and not unknown) or ending.waited_s >= spec.release_s:
             return Outcome(tuple(let_go(seen.item, resource)))
         return Outcome(tuple(unloads), 5.0)
@@ -166,6 +174,8 @@ def _obstacle(spec: LoraAdapterSpec, seen: Seen, pod: PodView) -> str:
     if found is not None and spec.revision and found.revision != spec.revision:
         return f"the staged revision is {found.revision}, not {spec.revision}"
     state, error = cache.jobs.get(spec.uri, ("", ""))
+    if found is None and pod.node in seen.refusals:
+        return f"staging failed: {seen.refusals[pod.node]}"
     if found is None and state == "failed":
         return f"staging failed: {error}"
     return "being staged" if found is None else ""

@@ -38,6 +38,8 @@ class Seen:
     there: Mapping[tuple[str, str], Object] = field(default_factory=dict)
     pinned_elsewhere: frozenset[str] = frozenset()
     """URIs that other ModelCaches pin: their pins stay."""
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """What was refused at the last look, by node or object."""
 
 
 def reconcile(seen: Seen) -> Outcome:
@@ -100,6 +102,8 @@ def _state(spec: ModelCacheSpec, seen: Seen, node: str) -> tuple[str, str]:
         if spec.revision and found.revision != spec.revision:
             return "Failed", f"the staged revision is {found.revision}, not {spec.revision}"
         return "Staged", ""
+    if node in seen.refusals:
+        return "Failed", seen.refusals[node]
     state, error = service.jobs.get(spec.uri, ("", ""))
     return ("Failed", error) if state == "failed" else ("Staging", "")
 
@@ -109,6 +113,10 @@ def _released(spec: ModelCacheSpec, seen: Seen, resource: Any, waited_s: float) 
     pins: list[Action] = []
     unknown = False
     if held(seen.item) and spec.uri and spec.uri not in seen.pinned_elsewhere:
+        # A service that is away now may hold a pin that nobody would take back any more; a node that is gone may not.
+        nodes = {name_of(node) for node in seen.nodes}
+        staged = {one.get("node") for one in (seen.item.get("status") or {}).get("nodes") or []}
+        unknown = bool(nodes & staged - seen.services.keys())
         for node, service in sorted(seen.services.items()):
             unknown |= service.snapshots is None
             found = (service.snapshots or {}).get(spec.uri)
@@ -124,6 +132,9 @@ def _conditions(
 ) -> list[Condition]:
     if taken:
         return [no("Ready", "NameTaken", f"{', '.join(taken)} is not ours: rename the ModelCache, or delete it")]
+    objects = [f"{name}: {text}" for name, text in sorted(seen.refusals.items()) if name not in states]
+    if objects:
+        return [no("Ready", "Refused", "; ".join(objects[:5]))]
     failed = [f"{name}: {text}" for name, (state, text) in states.items() if state == "Failed"]
     if failed:
         return [no("Ready", "StagingFailed", "; ".join(failed[:5]))]

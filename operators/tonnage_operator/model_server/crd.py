@@ -29,7 +29,9 @@ OWN_FLAGS = frozenset(
 )
 """Flags that other fields of the specification say; `tensor-parallel-size`, `enable-lora` and `max-loras` are taken
 from the arguments too when they agree, since a plan writes them."""
+LAYOUT = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 NAME_MOST = 45
+START_MOST_S = 7 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,39 +110,55 @@ def read(item: Object) -> ModelServerSpec:
     if not version and not engine.has("image"):
         raise SpecError("spec.engine: version or image is needed")
     found = ModelServerSpec(
-        name=_short(str(metadata.get("name", ""))),
+        name=_named(str(metadata.get("name", ""))),
         namespace=str(metadata.get("namespace", "")),
-        model=model.text("name"),
-        uri=model.text("uri"),
-        revision=model.text("revision", ""),
+        model=model.word("name"),
+        uri=model.word("uri"),
+        revision=model.word("revision", ""),
         version=version,
         image=engine.text("image", "") or f"vllm/vllm-openai:v{version}",
         args=engine.mapping("args"),
-        env=tuple(engine.items("env")),
-        lora_slots=engine.whole("loraSlots", 0),
-        start_s=engine.whole("startTimeoutSeconds", 1800, 10),
+        env=_environment(engine),
+        lora_slots=engine.whole("loraSlots", 0, 0, 4096),
+        start_s=engine.whole("startTimeoutSeconds", 1800, 10, START_MOST_S),
         gpu_class=gpu.text("class", ""),
-        gpus=gpu.whole("count", 1, 1),
+        gpus=gpu.whole("count", 1, 1, 64),
         gpu_resource=gpu.text("resource", "nvidia.com/gpu"),
-        node_selector=gpu.mapping("nodeSelector"),
-        tolerations=tuple(gpu.items("tolerations")),
+        node_selector=gpu.labels("nodeSelector"),
+        tolerations=tuple(gpu.mappings("tolerations")),
         runtime_class=gpu.text("runtimeClassName", ""),
-        resources=engine.mapping("resources"),
+        resources=_resources(engine),
         scaling=_scaling(spec.part("scaling")),
         drain=_drain(spec.part("drain")),
         surge=spec.part("update").whole("maxSurge", 1, 1),
         isolated=spec.has("networkPolicy"),
-        network_peers=tuple(spec.part("networkPolicy").items("from")),
+        network_peers=tuple(spec.part("networkPolicy").mappings("from")),
         replicas=spec.whole("replicas", 0) if spec.has("replicas") else None,
     )
     _check_flags(found)
+    _check_gpus(found)
     return found
 
 
-def _short(name: str) -> str:
+def _named(name: str) -> str:
     if len(name) > NAME_MOST:
         raise SpecError(f"metadata.name: at most {NAME_MOST} characters, since names of its parts are built from it")
+    if "." in name:
+        raise SpecError("metadata.name: no dots, since its Service has the same name")
     return name
+
+
+def _environment(engine: Reader) -> tuple[Mapping[str, Any], ...]:
+    found = engine.mappings("env")
+    if not all(isinstance(one.get("name"), str) and one["name"] for one in found):
+        raise SpecError("spec.engine.env: each item has a name")
+    return tuple(found)
+
+
+def _resources(engine: Reader) -> dict[str, Any]:
+    for part in ("limits", "requests"):
+        engine.part("resources").mapping(part)
+    return engine.mapping("resources")
 
 
 def _scaling(found: Reader) -> Scaling:
@@ -161,7 +179,7 @@ def _scaling(found: Reader) -> Scaling:
 
 
 def _drain(found: Reader) -> Drain:
-    return Drain(found.whole("timeoutSeconds", 300, 1), found.whole("unrouteSeconds", 15, 1))
+    return Drain(found.whole("timeoutSeconds", 300, 1, 86_400), found.whole("unrouteSeconds", 15, 1, 600))
 
 
 def _check_flags(spec: ModelServerSpec) -> None:
@@ -173,9 +191,21 @@ def _check_flags(spec: ModelServerSpec) -> None:
             raise SpecError(f"spec.engine.args.{flag}: text, a number, true or false is expected")
         if flag in OWN_FLAGS and (flag not in same or same[flag] not in (None, value)):
             raise SpecError(f"spec.engine.args.{flag}: other fields say this: leave it out, or make them agree")
-    layout = [spec.args.get(f"{name}-parallel-size", 1) for name in ("tensor", "pipeline", "data")]
+
+
+def _check_gpus(spec: ModelServerSpec) -> None:
+    """The GPUs of a pod are those that the engine's layout needs, and are said in one place."""
+    given = [flag for flag in LAYOUT if flag in spec.args]
     needed = 1
-    for size in layout:
-        needed *= size if isinstance(size, int) and not isinstance(size, bool) else 0
-    if "tensor-parallel-size" in spec.args and needed != spec.gpus:
+    for flag in given:
+        size = spec.args[flag]
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise SpecError(f"spec.engine.args.{flag}: a whole number of at least 1 is expected, found {size!r}")
+        needed *= size
+    if given and needed != spec.gpus:
         raise SpecError(f"spec.gpu.count is {spec.gpus}; the engine's arguments need {needed}")
+    for part in ("limits", "requests"):
+        said = (spec.resources.get(part) or {}).get(spec.gpu_resource)
+        if said is not None and str(said) != str(spec.gpus):
+            found = f"{spec.gpu_resource} is {said} and spec.gpu.count {spec.gpus}"
+            raise SpecError(f"spec.engine.resources.{part}: {found}: leave it out")

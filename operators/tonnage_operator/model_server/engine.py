@@ -1,6 +1,6 @@
 """The engine's command line: what the specification and the plan's arguments say, and what the operator adds."""
 
-from tonnage_operator.model_server.crd import ModelServerSpec
+from tonnage_operator.model_server.crd import LAYOUT, ModelServerSpec
 from tonnage_operator.model_server.drain import DrainTimes
 
 PORT = 8000
@@ -19,8 +19,7 @@ def command(spec: ModelServerSpec, times: DrainTimes) -> list[str]:
     words += ["--served-model-name", spec.model, "--shutdown-timeout", str(times.engine_s)]
     if spec.revision and not spec.staged:
         words += ["--revision", spec.revision]
-    layout = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
-    if spec.gpus > 1 and not any(flag in spec.args for flag in layout):
+    if spec.gpus > 1 and not any(flag in spec.args for flag in LAYOUT):
         words += ["--tensor-parallel-size", str(spec.gpus)]
     if spec.lora_slots:
         words += ["--enable-lora", "--max-loras", str(spec.lora_slots)]

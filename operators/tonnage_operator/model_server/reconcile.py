@@ -31,6 +31,8 @@ class Seen:
     engines: Mapping[str, EngineView] = field(default_factory=dict)
     scalers: Sequence[Object] = ()
     advice: Advice = field(default_factory=Advice)
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """What the API server refused at the last look, by object."""
 
 
 def reconcile(seen: Seen) -> Outcome:
@@ -61,8 +63,10 @@ def reconcile(seen: Seen) -> Outcome:
 
 
 def _written(item: Object, spec: ModelServerSpec, scale: Scale) -> list[Action]:
-    """In mode direct the target goes through the ModelServer's own scale, where everybody sees it."""
-    if scale.mode != "direct" or scale.active is not True or scale.replicas == spec.replicas:
+    """In mode direct the target goes through the ModelServer's own scale, where everybody sees it. The first number is
+    written in every mode: without one the API server serves no scale, and HPA, KEDA and kubectl cannot read it."""
+    first = spec.replicas is None
+    if not first and (scale.mode != "direct" or scale.active is not True or scale.replicas == spec.replicas):
         return []
     version = str(meta(item).get("resourceVersion") or "")
     return [SetScale(Why.TARGET, inside(MODEL_SERVERS, spec.namespace), spec.name, scale.replicas, version)]
@@ -83,6 +87,9 @@ def _conditions(spec: ModelServerSpec, seen: Seen, scale: Scale, taken: tuple[st
         no("NamesFree", "Taken", f"{', '.join(taken)} is not ours: rename the ModelServer, or delete it")
         if taken
         else yes("NamesFree", "Free"),
+        no("Applied", "Refused", "; ".join(map(": ".join, sorted(seen.refusals.items()))))
+        if seen.refusals
+        else yes("Applied", "Applied"),
     ]
 
 

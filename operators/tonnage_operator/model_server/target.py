@@ -131,7 +131,8 @@ def _number(
 ) -> Scale:
     """The number by mode. A target that is not known keeps what is there; with nothing there yet it is the minimum."""
     scaling = spec.scaling
-    least = 0 if scaling.to_zero else scaling.least
+    # An HPA does nothing for an object that has no replicas.
+    least = 0 if scaling.to_zero else max(int(mode == "hpa"), scaling.least)
     asked = spec.replicas if spec.replicas is not None else scaling.least
     within = max(least, min(scaling.most, asked))
     if mode == "manual":

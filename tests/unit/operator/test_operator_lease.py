@@ -1,6 +1,9 @@
 """One of several operators acts: the lease is held, taken over when it is stale, and given back."""
 
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from tonnage_operator.leader import Leader, LeaseRules
 from tonnage_runtime.clock import ManualClock
@@ -37,6 +40,13 @@ class Leases:
         self.version += 1
         self.lease = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.version)}}
         return self.lease
+
+
+class Renewed:
+    """The same lease, changed by someone after each look."""
+
+    def __init__(self, server: Leases, get: Callable[[Any, str], dict[str, Any]]) -> None:
+        self.get, self.replace = get, server.replace
 
 
 def two() -> tuple[Leases, ManualClock, Leader, Leader]:
@@ -89,3 +99,41 @@ def test_a_lost_race_is_no_lead() -> None:
     assert other.held() or server.lease is not None
     holders = [leader for leader in (one, other) if leader.held()]
     assert len(holders) <= 1
+
+
+def test_a_release_takes_the_lease_from_whoever_holds_it_for_its_own_time() -> None:
+    server, clock, one, other = two()
+    rules = LeaseRules(identity="release", lasts_s=120.0)
+    job = Leader(server, rules, clock)  # type: ignore[arg-type]
+    assert not job.seize(), "nobody acts"
+    assert server.lease is None
+    one.step()
+    pass_time(clock, 10, one, other)
+    assert job.seize()
+    one.step()
+    assert not one.held()
+    pass_time(clock, 119, one, other)
+    assert not one.held()
+    assert not other.held()
+    pass_time(clock, 10, one, other)
+    assert one.held() or other.held(), "a release that was given up ends by itself"
+
+
+def test_a_lease_that_is_renewed_meanwhile_is_taken_all_the_same() -> None:
+    server, clock, one, _ = two()
+    one.step()
+    get, turns = server.get, iter(range(100))
+
+    def renewed_in_between(resource: Any, name: str) -> dict[str, Any]:
+        found = get(resource, name)
+        if next(turns) < 3:
+            server.write(found)
+        return found
+
+    taken = Leader(Renewed(server, renewed_in_between), LeaseRules(identity="release"), clock)  # type: ignore[arg-type]
+    assert taken.seize()
+    assert server.lease is not None
+    assert server.lease["spec"]["holderIdentity"] == "release"
+    turns = iter([0] * 1000)
+    with pytest.raises(KubeConflictError, match="faster than it can be taken"):
+        Leader(Renewed(server, renewed_in_between), LeaseRules(identity="x"), clock).seize()  # type: ignore[arg-type]

@@ -281,6 +281,33 @@ def test_every_mark_has_a_way_back_and_marks_of_others_stay() -> None:
     assert body["spec"]["taints"] == [theirs]
 
 
+def test_a_human_who_uncordons_has_the_last_word() -> None:
+    note = node_marks.CORDONED
+
+    def after(found: dict[str, Any], verdict: str) -> dict[str, Any]:
+        """The node after one look, as a merge patch leaves it."""
+        body = merges(fleet_of({"a": verdict}, "cordon", a=found)).get("a", {})
+        metadata = {**found["metadata"], "annotations": {**found["metadata"].get("annotations", {})}}
+        metadata["annotations"] |= body.get("metadata", {}).get("annotations", {})
+        metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if v is not None}
+        return {"metadata": metadata, "spec": {**found["spec"], **body.get("spec", {})}}
+
+    cordoned = after(node("a"), "FAIL")
+    assert cordoned["spec"]["unschedulable"] is True
+    undone = after({**cordoned, "spec": {"taints": cordoned["spec"]["taints"]}}, "FAIL")
+    assert "unschedulable" not in undone["spec"], "it is not fought over"
+    assert undone["metadata"]["annotations"] == {note: node_marks.YIELDED}
+    assert after(undone, "FAIL") == undone
+    theirs = {**undone, "spec": {**undone["spec"], "unschedulable": True}}
+    well = after(theirs, "OK")
+    assert well["spec"]["unschedulable"] is True, "this cordon is the human's"
+    assert well["metadata"]["annotations"] == {}
+    again = after({**well, "spec": {}}, "FAIL")
+    assert again["spec"]["unschedulable"] is True, "a new failure is a new reason"
+    unseen = after({**cordoned, "spec": {"taints": []}}, "OK")
+    assert "unschedulable" not in unseen["spec"]
+
+
 def test_the_worst_gpu_speaks_for_its_node_and_unknown_is_no_failure() -> None:
     profiles = [profile("a", "OK", 0), profile("a", "FAIL", 1), profile("b", "UNKNOWN", 0)]
     seen_ = gpu.Seen(NOW_S, gpu.NodeRules("cordon", 1.0), profiles, [node("a"), node("b")])

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 from kubernetes.client import Configuration
 
 from tonnage_runtime.kube import KubeClient, Resource
@@ -147,3 +149,18 @@ def test_the_pause_grows_is_bounded_and_heeds_the_server() -> None:
     assert 60.0 <= pace.pause(10_000, None) <= 72.0
     assert 30.0 <= pace.pause(0, 30.0) <= 36.0
     assert pace.pause(0, 1e9) <= 72.0
+
+
+async def test_a_reader_that_crashes_over_an_object_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = Followed.changed
+    crashed: list[bool] = []
+
+    def crashes(self: Followed) -> None:
+        changed(self)
+        if threading.current_thread().name.startswith("watch-") and self.names() == {"odd"} and not crashed:
+            crashed.append(True)
+            raise AttributeError("'str' object has no attribute 'get'")
+
+    monkeypatch.setattr(Followed, "changed", crashes)
+    async with following([listed("odd"), listed("b")], [[HOLD]]) as followed:
+        await followed.until(lambda: followed.names() == {"b"})
