@@ -99,6 +99,8 @@ def _print(document: dict[str, Any]) -> None:
     print_table(title, columns, rows)
     if document["best"] is not None:
         _print_best(document)
+    for line in calibration_lines(document):
+        click.echo(line)
     if document["mix"] is not None:
         mix = document["mix"]
         click.echo(f"mix: {mix['name']} at ${mix['usd_per_hour']:,.2f}/h, ${mix['usd_per_mtok']:.3f} a million tokens")
@@ -139,8 +141,6 @@ def _print_best(document: dict[str, Any]) -> None:
     )
     click.echo(f"why: {best['why']}")
     click.echo(f"curve: {curve['why_not_full']}; knee at {curve['knee_rps']} requests/s")
-    for line in calibration_lines(document):
-        click.echo(line)
     for advice in document["advice"]:
         click.echo(f"{advice['topic']}: {advice['text']}")
     click.echo("run: " + " ".join(best["command"]))

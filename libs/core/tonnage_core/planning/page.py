@@ -41,6 +41,7 @@ def plan_page(document: Mapping[str, Any]) -> str:
         f"<title>{escape(head)}: {word}</title><style>{_STYLE}</style><h1>{escape(head)}</h1>",
         f'<p><strong class="{style}">{word}</strong>. {escape(_slo(asked))}.</p>',
         *_best(document),
+        *_step_times(document),
         *_ways_out(document),
         *_charts(document),
         "<h2>Candidates</h2>",
@@ -65,10 +66,15 @@ def _best(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"<p><strong>{best['replicas']} x {escape(best['name'])}</strong>, {best['gpus']} GPUs, "
         yield f"${best['usd_per_hour']:,.2f} an hour, <strong>${best['usd_per_mtok']:.3f} a million tokens</strong>. "
         yield f"{escape(best['why'])}.</p>"
-        yield f"<p>{escape('; '.join(calibration_lines(document)))}.</p>"
     if mix is not None:
         yield f"<p>Mix: {escape(mix['name'])}, ${mix['usd_per_hour']:,.2f} an hour, "
         yield f"${mix['usd_per_mtok']:.3f} a million tokens.</p>"
+
+
+def _step_times(document: Mapping[str, Any]) -> Iterator[str]:
+    lines = calibration_lines(document)
+    if lines:
+        yield f"<p>{escape('; '.join(lines))}.</p>"
 
 
 def _ways_out(document: Mapping[str, Any]) -> Iterator[str]:
