@@ -7,7 +7,7 @@ TRACE ?= samples/mooncake_sample.jsonl
 FUZZ_S ?= 300
 UP_ARGS ?= --replay $(TRACE) --limit 200 --speed 10
 
-.PHONY: help up test lint bench e2e-vllm fuzz images chart constraints clean
+.PHONY: help up test lint bench e2e-vllm fuzz audit images chart chaos soak constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -37,6 +37,10 @@ fuzz: $(VENV)/.dev ## coverage-guided fuzzing of every parser, FUZZ_S seconds a 
 	    mkdir -p .tonnage/fuzz/$$target && (cd .tonnage/fuzz/$$target && \
 	    $(CURDIR)/$(BIN)/python $(CURDIR)/tests/fuzz.py $$target -max_total_time=$(FUZZ_S) -max_len=4096 .) || exit 1; \
 	done
+
+audit: $(VENV)/bin/python ## the pinned dependencies against published advisories; needs a network
+	$(BIN)/pip install --disable-pip-version-check -q pip-audit
+	$(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip
 
 images: $(VENV)/bin/python ## each image target installed afresh from its own instruction, started and asked; needs a package index
 	$(PYTHON) docker/check_targets.py

@@ -3,13 +3,11 @@
 import asyncio
 import contextlib
 import errno
-import logging
 import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
@@ -21,8 +19,8 @@ from tonnage_runtime.access import KnownTokens, TokenGate
 from tonnage_runtime.errors import ListenError, PortInUseError
 from tonnage_runtime.http_errors import ServiceApp
 from tonnage_runtime.metrics import exposition
+from tonnage_runtime.tls import Tls, follow_certificate
 
-log = logging.getLogger("tonnage.http")
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 NotReady = Callable[[], str | None]
 
@@ -98,36 +96,6 @@ def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     return sock
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM files: the server's certificate and key, and the CA that every client's certificate must come from."""
-
-    cert: str
-    key: str
-    client_ca: str
-
-    def stamp(self) -> tuple[tuple[int, int], ...]:
-        """Changes when the certificate or the key does."""
-        return tuple((found.st_mtime_ns, found.st_ino) for found in (Path(self.cert).stat(), Path(self.key).stat()))
-
-
-CERTIFICATE_LOOK_S = 30.0
-"""Between looks at whether a certificate was renewed: issuers renew days before the end."""
-
-
-async def _follow_certificate(context: ssl.SSLContext, tls: Tls) -> None:
-    """Give new connections a renewed certificate; one that cannot be used changes nothing."""
-    known = tls.stamp()
-    while True:
-        await asyncio.sleep(CERTIFICATE_LOOK_S)
-        try:
-            if (now := tls.stamp()) != known:
-                context.load_cert_chain(tls.cert, tls.key)
-                known = now
-        except (ssl.SSLError, OSError) as error:
-            log.warning("certificate not renewed", extra={"file": tls.cert, "reason": str(error)})
-
-
 async def serve(
     app: FastAPI,
     sock: socket.socket,
@@ -149,10 +117,10 @@ async def serve(
         ssl_certfile=tls.cert if tls else None,
         ssl_keyfile=tls.key if tls else None,
         ssl_ca_certs=tls.client_ca if tls else None,
-        ssl_cert_reqs=ssl.CERT_REQUIRED if tls else ssl.CERT_NONE,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
     )
     config.load()
-    following = asyncio.create_task(_follow_certificate(config.ssl, tls)) if tls and config.ssl else None
+    following = asyncio.create_task(follow_certificate(config.ssl, tls)) if tls and config.ssl else None
     server = _Server(config)
     if stop is None:
         stop = asyncio.Event()

@@ -225,7 +225,8 @@ class PlannerSettings(Settings):
     agent_urls: tuple[BaseUrl, ...] = ()
     """GPU agents, for the console: verdicts and measured ceilings. A name with several addresses is every agent."""
     coldstart_urls: tuple[BaseUrl, ...] = ()
-    """Cold-start services, for the console: starts in flight. A name with several addresses is every one."""
+    """Cold-start services: starts in flight, for the console, and what starts took, for how far ahead to look. A name
+    with several addresses is every one."""
     supervisor_url: BaseUrl | None = None
     """The status page of the local fleet, for the console: processes and the replay."""
     action_token_sha256: str | None = Field(default=None, pattern=r"^[0-9a-fA-F]{64}$", repr=False)

@@ -4,8 +4,9 @@ import asyncio
 import functools
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from prometheus_client import CollectorRegistry
 
@@ -26,6 +27,7 @@ from tonnage_router.wire.client import ClientConnection
 from tonnage_runtime.clock import SystemClock
 from tonnage_runtime.http_app import BACKLOG, serve
 from tonnage_runtime.store_url import open_store
+from tonnage_runtime.tls import follow_certificate, server_context
 
 if TYPE_CHECKING:
     from tonnage_router.kube_discovery import KubeDiscovery
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 FIRST_LOOK_S = 2.5
 """Longest wait for the first probes: a probe's own timeout, and half a second."""
 FIRST_LOOKS = 125
+HANDSHAKE_S = 10.0
+"""A client that has not ended its TLS handshake by then is gone."""
 
 
 class RouterService:
@@ -42,6 +46,8 @@ class RouterService:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
+        files = gateway.settings.tls
+        self._tls = server_context(files) if files is not None else None
         self.prober = Prober(gateway)
         self._sweeper = Sweeper(gateway)
         self._tasks: list[asyncio.Task[None]] = []
@@ -76,6 +82,8 @@ class RouterService:
         self.prober.follow()
         self._tasks.append(loop.create_task(self._sweeper.run()))
         self._tasks += [loop.create_task(watch.run()) for watch in self._watches()]
+        if (files := self.gateway.settings.tls) is not None and self._tls is not None:
+            self._tasks.append(loop.create_task(follow_certificate(self._tls, files)))
         if self._cluster is not None:
             self._cluster.start()
         if self._sharing is not None:
@@ -94,8 +102,10 @@ class RouterService:
                 sock.close()
                 raise
         loop = asyncio.get_running_loop()
-        made = functools.partial(ClientConnection, self.gateway)
-        self._server = await loop.create_server(made, sock=sock, backlog=BACKLOG)
+        made = cast("Callable[[], asyncio.Protocol]", functools.partial(ClientConnection, self.gateway))
+        self._server = await loop.create_server(
+            made, sock=sock, backlog=BACKLOG, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_S if self._tls else None
+        )
 
     def _looked(self) -> bool:
         endpoints = list(self.gateway.fleet)

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tonnage_core.addresses import refused_literal
 from tonnage_runtime.settings import Settings
+from tonnage_runtime.tls import Tls
 
 
 class EndpointSpec(Settings):
@@ -109,6 +110,11 @@ class RouterSettings(Settings):
     """Data port: the OpenAI API."""
     admin_port: int = Field(default=8001, ge=0, le=65535)
     """Admin port: health, metrics, explain."""
+    tls_cert_file: Path | None = None
+    """PEM certificate chain of the data port, followed when it is renewed: clients then speak HTTPS. The admin port is
+    plain either way."""
+    tls_key_file: Path | None = None
+    """Its key."""
     access_file: Path | None = None
     """File of SHA-256 hashes of bearer tokens, one a line, read again when it changes: the admin API then needs one,
     but for health, readiness and metrics."""
@@ -225,6 +231,19 @@ class RouterSettings(Settings):
     def limit_shares(self) -> int:
         """Into how many shares limits that count requests are cut: one a worker, unless workers share their counts."""
         return 1 if self.shared_store else self.workers
+
+    @property
+    def tls(self) -> Tls | None:
+        """The data port's certificate, if it has one."""
+        if self.tls_cert_file is None or self.tls_key_file is None:
+            return None
+        return Tls(str(self.tls_cert_file), str(self.tls_key_file))
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> "RouterSettings":
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("give tls_cert_file and tls_key_file together")
+        return self
 
     @model_validator(mode="after")
     def _discovery_is_told_where(self) -> "RouterSettings":

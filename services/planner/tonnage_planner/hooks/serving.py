@@ -11,7 +11,8 @@ from tonnage_planner.metrics import PlannerMetrics
 from tonnage_planner.settings import PlannerSettings
 from tonnage_runtime.clock import Clock
 from tonnage_runtime.errors import SettingsError
-from tonnage_runtime.http_app import Tls, bind, serve
+from tonnage_runtime.http_app import bind, serve
+from tonnage_runtime.tls import Tls
 
 STALE_AFTER_TICKS = 15
 """A target is unknown once this many decisions in a row did not come."""

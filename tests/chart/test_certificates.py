@@ -1,4 +1,5 @@
-"""The certificate that the chart generates serves the external metrics API, and a renewed one is followed."""
+"""Certificates: the external metrics API under the one that the chart generates, the router's data port under any;
+renewed ones are followed."""
 
 import asyncio
 import base64
@@ -8,15 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from tonnage_planner.fleet import Fleet
 from tonnage_planner.hooks.desired import DesiredReplicas
 from tonnage_planner.hooks.external_metrics import ROOT, build_external_metrics
 from tonnage_planner.settings import PlannerSettings
-from tonnage_runtime import http_app
+from tonnage_router.gateway import Gateway
+from tonnage_router.metrics import RouterMetrics
+from tonnage_router.service import RouterService
+from tonnage_router.settings import RouterSettings
+from tonnage_runtime import tls as tls_files
 from tonnage_runtime.clock import ManualClock
-from tonnage_runtime.http_app import Tls, bind, serve
+from tonnage_runtime.errors import SettingsError
+from tonnage_runtime.http_app import bind, serve
 from tonnage_runtime.ports import free_port
+from tonnage_runtime.tls import Tls
 
 Object = dict[str, Any]
 HOST = "demo-tonnage-planner.fleet.svc"
@@ -55,7 +63,7 @@ async def served(port: int, client: Path, ca: bytes) -> tuple[bytes, bytes]:
 async def test_the_generated_certificate_is_trusted_by_its_bundle_and_a_new_one_is_served_without_a_restart(
     tmp_path: Path, render: Callable[..., list[Object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_app, "CERTIFICATE_LOOK_S", 0.01)
+    monkeypatch.setattr(tls_files, "CERTIFICATE_LOOK_S", 0.01)
     first, bundle = generated(render, "one")
     later, _ = generated(render, "two")
     own, client = tmp_path / "own", tmp_path / "client"
@@ -105,3 +113,78 @@ async def test_a_client_without_a_certificate_of_the_front_proxys_ca_is_refused(
     finally:
         stop.set()
         await serving
+
+
+def secured(folder: Path, files: dict[str, bytes], **more: Any) -> RouterSettings:
+    """A router's settings with these files as its certificate."""
+    write(folder, files)
+    return RouterSettings(tls_cert_file=folder / "tls.crt", tls_key_file=folder / "tls.key", **more)
+
+
+async def asked(port: int, ca: bytes) -> tuple[bytes, bytes]:
+    """The certificate that a client which trusts `ca` is shown, and the whole answer."""
+    context = ssl.create_default_context(cadata=ca.decode())
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=HOST)
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.write(f"GET /v1/models HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
+    answer = await reader.read(-1)
+    writer.close()
+    return shown, answer
+
+
+async def test_the_routers_data_port_speaks_tls_and_takes_up_a_renewed_certificate(
+    tmp_path: Path, render: Callable[..., list[Object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_files, "CERTIFICATE_LOOK_S", 0.01)
+    first, _ = generated(render, "one")
+    later, _ = generated(render, "two")
+    service = RouterService(Gateway(secured(tmp_path, first), RouterMetrics(CollectorRegistry())))
+    sock = bind("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    await service.start(sock)
+    try:
+        shown, answer = await asked(port, first["ca.crt"])
+        assert shown == ssl.PEM_cert_to_DER_cert(first["tls.crt"].decode())
+        assert answer.startswith(b"HTTP/1.1 200 OK") and answer.endswith(b"}")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert not (await reader.read(-1)).startswith(b"HTTP")
+        writer.close()
+        write(tmp_path, later)
+        wanted = ssl.PEM_cert_to_DER_cert(later["tls.crt"].decode())
+        async with asyncio.timeout(60):
+            while (await asked(port, first["ca.crt"] + later["ca.crt"]))[0] != wanted:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        await service.stop()
+
+
+async def test_what_is_no_certificate_ends_the_start_with_one_line(
+    tmp_path: Path, render: Callable[..., list[Object]]
+) -> None:
+    first, _ = generated(render, "one")
+    other, _ = generated(render, "two")
+    for files in ({"tls.crt": b"no"}, {"tls.key": other["tls.key"]}):
+        gateway = Gateway(secured(tmp_path, first | files), RouterMetrics(CollectorRegistry()))
+        with pytest.raises(SettingsError, match=r"TLS files .*tls\.crt.*give a PEM certificate") as caught:
+            RouterService(gateway)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="tls_cert_file and tls_key_file together"):
+        RouterSettings(tls_cert_file=tmp_path / "tls.crt")
+
+
+def test_a_secret_named_for_the_router_is_mounted_and_named_in_its_settings(
+    render: Callable[..., list[Object]],
+) -> None:
+    (router,) = [
+        o
+        for o in render({"router": {"tls": {"secretName": "front"}}})
+        if o["kind"] == "Deployment" and o["metadata"]["name"].endswith("router")
+    ]
+    pod = router["spec"]["template"]["spec"]
+    told = {e["name"]: e.get("value") for e in pod["containers"][0]["env"]}
+    mounts = {m["name"]: m["mountPath"] for m in pod["containers"][0]["volumeMounts"]}
+    (volume,) = [v for v in pod["volumes"] if v["name"] == "tls"]
+    assert volume["secret"]["secretName"] == "front"
+    assert told["TONNAGE_ROUTER_TLS_CERT_FILE"] == f"{mounts['tls']}/tls.crt"
+    assert told["TONNAGE_ROUTER_TLS_KEY_FILE"] == f"{mounts['tls']}/tls.key"
