@@ -10,7 +10,7 @@ are left out with everything that shares their architecture (layers, hidden size
 import argparse
 import json
 from collections.abc import Callable, Hashable
-from math import exp, log
+from math import exp, log, sinh
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -18,7 +18,9 @@ from typing import Any
 from tonnage_cli.accuracy import read_cases
 from tonnage_core.prediction.coefficients import from_table
 from tonnage_core.prediction.fit import Sample, state_of
+from tonnage_core.prediction.intervals import widths
 from tonnage_core.prediction.learn import folds, learn
+from tonnage_core.prediction.slots import slots_of
 from tonnage_core.prediction.truth import Point, points_of, sample_of
 
 
@@ -59,9 +61,12 @@ def architecture(point: Point) -> Hashable:
     return shape.layers, shape.hidden, shape.vocab
 
 
-def summary(found: list[tuple[float, float]]) -> dict[str, dict[str, float]]:
+def summary(points: list[Point], found: list[tuple[float, float]]) -> dict[str, dict[str, float]]:
+    """Error, and how the answers' own 90 % intervals do: coverage, and the median of half the width over the value."""
     result = {}
+    sure = [widths(point.request, slots_of(point.request)) for point in points]
     for index, name in enumerate(("tpot", "ttft")):
+        halves = [(each.tpot, each.ttft)[index] for each in sure]
         sizes = sorted(abs(exp(error[index]) - 1) * 100 for error in found)
         logs = sorted(abs(error[index]) for error in found)
         result[name] = {
@@ -69,6 +74,8 @@ def summary(found: list[tuple[float, float]]) -> dict[str, dict[str, float]]:
             "median_pct": round(median(sizes), 2),
             "mean_pct": round(mean(sizes), 2),
             "p90_log": round(logs[int(0.9 * len(logs))], 3),
+            "coverage90": round(mean(abs(e[index]) <= half for e, half in zip(found, halves, strict=True)), 3),
+            "half_width_pct": round(100 * median(map(sinh, halves)), 1),
         }
     return result
 
@@ -89,12 +96,12 @@ def main() -> None:
     document: dict[str, Any] = {"points": len(points)}
     if options.table:
         table = learn(samples)
-        document["in_sample"] = summary(errors(points, samples, [table] * len(points)))
+        document["in_sample"] = summary(points, errors(points, samples, [table] * len(points)))
         options.table.write_text(json.dumps({name: round(value, 4) for name, value in table.items()}, indent=1))
     for name in options.leave_out:
         found = held_out(points, samples, GROUPS[name])
         rows = [[point.ids[0], round(a, 4), round(b, 4)] for point, (a, b) in zip(points, found, strict=True)]
-        document[f"leave_one_{name}_out"] = summary(found) | {"rows": rows}
+        document[f"leave_one_{name}_out"] = summary(points, found) | {"rows": rows}
     print(json.dumps({name: value for name, value in document.items() if name != "rows"})[:2000])
     if options.out:
         options.out.write_text(json.dumps(document, indent=1))

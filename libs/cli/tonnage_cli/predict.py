@@ -42,6 +42,7 @@ _TIMES = (("ttft_ms", "TTFT ms"), ("tpot_ms", "TPOT ms"), ("output_tok_s", "outp
 @click.option("--concurrency", type=int, required=True, help="Requests in flight over all GPUs.")
 @click.option("--length-spread", type=float, default=0.2, show_default=True, help="Range of output lengths / mean.")
 @click.option("--waves", type=float, default=10, show_default=True, help="Requests that each client sends in turn.")
+@click.option("--hold-steps", type=float, default=0, show_default=True, help="Steps that a new prompt is held back.")
 @click.option("--max-num-seqs", type=int, help="Sequences at once; by default the engine's.")
 @click.option("--max-num-batched-tokens", type=int, help="Tokens of one step; by default the engine's.")
 @click.option("--gpu-memory-utilization", type=float, help="Memory fraction, with the engine's meaning of it.")

@@ -76,6 +76,8 @@ class PredictQuestion(Document):
     """Width of the range of output lengths over its mean; 0: all alike."""
     waves: float = 10
     """Requests that each client sends one after another."""
+    hold_steps: float = 0
+    """Decode steps that a busy engine lets a new prompt wait: half of SGLang's scheduler-recv-interval."""
     points: list[MeasuredPoint] = Field(default=[], max_length=MOST_POINTS)
     """Measured points to refit the physical coefficients with."""
 

@@ -94,6 +94,16 @@ def test_a_long_run_forgets_its_first_burst() -> None:
     assert long.tpot_ms.value == short.tpot_ms.value
 
 
+def test_a_prompt_that_is_held_back_waits_for_steps_and_for_what_came_meanwhile() -> None:
+    free, held = predict(asked(64)), predict(asked(64, hold_steps=15.0))
+    assert held.ttft_ms.value - free.ttft_ms.value > 15 * 0.9 * held.state.decode_step_s * 1e3
+    assert held.output_tok_s.value < free.output_tok_s.value
+
+
+def test_an_engine_that_serves_nobody_else_looks_at_once() -> None:
+    assert predict(asked(1, hold_steps=30.0)).ttft_ms == predict(asked(1)).ttft_ms
+
+
 def test_intervals_hold_their_value_and_widen_where_nothing_was_measured() -> None:
     known, unknown = predict(asked()), predict(asked(gpu=find_gpu("L40S")))
     assert known.kind == "derived" and unknown.kind == "extrapolated"
@@ -136,6 +146,8 @@ def test_experts_are_placed_in_every_way(layout: Layout) -> None:
         {"prefix": 1001},
         {"waves": 0},
         {"length_spread": -1},
+        {"hold_steps": -1},
+        {"hold_steps": float("inf")},
         {"max_num_seqs": 0},
         {"gpu_memory_utilization": 1.5},
         {"pool_gib": 0},

@@ -34,11 +34,11 @@ def measured(truth: Coefficients, *asked: PredictRequest) -> list[Sample]:
 
 
 def test_a_known_coefficient_is_found_again() -> None:
-    truth = replace(PRIOR, memory=0.6, request_s=0.1)
+    truth = replace(PRIOR, memory=0.6, request_s=0.01)
     samples = measured(truth, *(request(clients) for clients in (1, 8, 64)))
     found = applied(PRIOR, fit(samples, ("memory", "request_s"), lambda _: 1.0, TIGHT))
     assert found.memory == pytest.approx(0.6, rel=0.02)
-    assert found.request_s == pytest.approx(0.1, rel=0.05)
+    assert found.request_s == pytest.approx(0.01, rel=0.05)
 
 
 def test_without_measurements_the_prior_stays() -> None:

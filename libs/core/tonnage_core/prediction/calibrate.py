@@ -20,7 +20,7 @@ from tonnage_core.prediction.truth import Point, sample_of
 NOISE = Noise(0.02, 0.05, robust=False)
 """Repeats of one point differ by 0.1 % (TPOT) in the median, 9 % and 17 % (TPOT, TTFT) at the 90th percentile."""
 MOST_POINTS = 64
-_LOOSE = frozenset({"request_s", "burst", "burst_alike", "prompt_layer_s", "step_s"})
+_LOOSE = frozenset({"request_s", "burst", "burst_alike", "prompt_layer_s", "step_s", "wait_steps"})
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ class Load:
 
     `waves`: requests that a client sends one after another. All clients start together; later waves come spread out
     when lengths differ. `spread`: width of the range of output lengths over their mean, 0 when all are alike.
+    `hold_steps`: decode steps that a busy engine lets a new prompt wait on average before it looks at it.
     """
 
     isl: float
@@ -35,6 +36,7 @@ class Load:
     slots: float
     waves: float = 10
     spread: float = 0.2
+    hold_steps: float = 0
 
     @property
     def running(self) -> float:
@@ -73,21 +75,22 @@ def steady_state(model: StepModel, load: Load) -> SteadyState:
     if model.prefill_first and load.spread == 0:
         return _in_step(model, load)
     running, steps, fixed = load.running, max(load.osl - 1, 0.0), model.coefficients.request_s
-    decoding, wait = running, 0.0
+    decoding, wait, held = running, 0.0, 0.0
     for _ in range(ROUNDS):
         step = model.decode_step_s(decoding, load.context)
         prompt = prompt_seconds(model, load, decoding)
         extra = max(0.0, prompt - step * chunks(model, load.fresh))
-        first, others, own = prompt + wait + fixed, (running - 1) * extra, steps * step
+        first, others, own = prompt + wait + held + fixed, (running - 1) * extra, steps * step
         total = first + others + own
         life = (total + sqrt(max(0.0, total * total - 4 * first * others))) / 2
         busy = min(BUSIEST, others / life)
-        wait = step / 2 + busy * extra / (2 * (1 - busy))
+        held = _held_s(model, load, step, life)
+        wait = step * model.coefficients.wait_steps + busy * extra / (2 * (1 - busy))
         decoding = max(min(1.0, running), running * (life - first) / life)
     late = _burst_share(model, load) * (running - 1) / 2 * burst_seconds(model, load)
     queue = max(0.0, load.clients - running) * life / running
     ttft = first + late + queue
-    return SteadyState(ttft, step / (1 - busy), running / life, step, prompt, late, queue, wait, decoding, busy)
+    return SteadyState(ttft, step / (1 - busy), running / life, step, prompt, late, queue, wait + held, decoding, busy)
 
 
 def _in_step(model: StepModel, load: Load) -> SteadyState:
@@ -103,6 +106,16 @@ def _in_step(model: StepModel, load: Load) -> SteadyState:
     ttft = model.coefficients.request_s + alone + half + queue
     share = running * alone / life
     return SteadyState(ttft, step + half / steps, running / life, step, alone, half, queue, 0.0, running, share)
+
+
+def _held_s(model: StepModel, load: Load, step: float, life: float) -> float:
+    """Seconds a prompt is held back, and those of half of the prompts that came meanwhile and run with it. An engine
+    that serves nobody else looks at once."""
+    if load.running <= 1 or not load.hold_steps:
+        return 0.0
+    held = load.hold_steps * step
+    together = (load.running - 1) * min(1.0, 2 * held / life)
+    return held + together / 2 * burst_seconds(model, load)
 
 
 def _burst_share(model: StepModel, load: Load) -> float:

@@ -46,6 +46,8 @@ class Coefficients:
     """Launches, norms, rotary and small kernels of one layer."""
     expert_layer_s: float = 25e-6
     """Routing and sorting of one expert layer."""
+    latent_layer_s: float = 10e-6
+    """Small kernels of one latent-attention layer: two more projections and norms."""
     state_layer_s: float = 15e-6
     """Small kernels of one recurrent layer."""
     sparse_layer_s: float = 20e-6
@@ -60,8 +62,11 @@ class Coefficients:
     """What one layer of a step with prompt tokens costs beside their work: launches without a graph, cache writes."""
     prompt_expert_layer_s: float = 150e-6
     """The same of one expert layer, on top."""
-    request_s: float = 25e-3
+    request_s: float = 4e-3
     """Tokenising, transport and scheduling of a request before its prompt runs."""
+    wait_steps: float = 2.0
+    """Steps between a request's arrival and its first token beside its prompt's own: half of the one under way, one
+    that is planned ahead already, and what is left when the token is handed over."""
     burst: float = 0.15
     """Share of requests that wait as in the client's first burst, when lengths differ: one wave in ten, and echoes."""
     burst_alike: float = 0.25
@@ -108,8 +113,8 @@ def from_table(table: Mapping[str, float], engine: str, gpu: GpuSpec) -> Coeffic
 
 
 def bounded(name: str, value: float) -> float:
-    """Shares stay below what a kernel can reach; times are free."""
-    return value if name.endswith("_s") else min(value, LARGEST_SHARE)
+    """Shares stay below what a kernel can reach; times and numbers of steps are free."""
+    return value if name.endswith(("_s", "_steps")) else min(value, LARGEST_SHARE)
 
 
 @lru_cache(maxsize=256)

@@ -20,7 +20,9 @@ LARGEST_MOVE = 0.7
 """Of a log factor in one round."""
 SETTLED = 0.005
 REFRESH = 3
-"""Rounds that the derivatives serve: they change slowly, and cost most."""
+"""Rounds that the derivatives serve: they change slowly, and cost most …"""
+STALE = 0.3
+"""… unless a factor moved by more than this."""
 TAIL = 1.0
 """Standard deviations from where on an error counts less."""
 
@@ -38,11 +40,19 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Spread of what the model cannot explain, natural log, of TPOT and TTFT; `robust`: with heavy tails."""
+    """Spread of what the model cannot explain, natural log, of TPOT and TTFT; `robust`: with heavy tails.
+
+    `alike`: the same for clients whose lengths are all alike, when how they start their requests is not known.
+    """
 
     tpot: float
     ttft: float
     robust: bool
+    alike: tuple[float, float] | None = None
+
+    def of(self, sample: "Sample") -> tuple[float, float]:
+        """(TPOT, TTFT) of a sample."""
+        return self.alike if self.alike and not sample.load.spread else (self.tpot, self.ttft)
 
 
 Spread = Callable[[str], float]
@@ -80,13 +90,15 @@ def fit(
     """Log factors of `names` over each sample's own coefficients."""
     factors = {name: (start or {}).get(name, 0.0) for name in names}
     slopes: dict[int, _Slopes] = {}
+    far = 0.0
     for turn in range(rounds):
-        if turn % REFRESH == 0:
+        if turn % REFRESH == 0 or far > STALE:
             slopes.clear()
         moves = _round(samples, names, factors, spread, noise, slopes)
         for name, move in zip(names, moves, strict=True):
             factors[name] += max(-LARGEST_MOVE, min(LARGEST_MOVE, move))
-        if max((abs(move) for move in moves), default=0.0) < SETTLED:
+        far = max((abs(move) for move in moves), default=0.0)
+        if far < SETTLED:
             break
     return factors
 
@@ -143,7 +155,8 @@ def _rows(
         if plain in slopes and (not tag or tag in sample.tags):
             used.append((index, slopes[plain]))
     found = []
-    for which, truth, sigma in ((0, sample.tpot_ms, noise.tpot), (1, sample.ttft_ms, noise.ttft)):
+    spreads = noise.of(sample)
+    for which, truth, sigma in ((0, sample.tpot_ms, spreads[0]), (1, sample.ttft_ms, spreads[1])):
         if truth is None:
             continue
         error = now[which] - log(truth)
@@ -164,7 +177,7 @@ def _idle(sample: Sample) -> frozenset[str]:
     if not work.sparse_layers:
         idle.add("sparse_layer_s")
     if all(part.kind != "latent" for part in work.attention):
-        idle.add("latent")
+        idle |= {"latent", "latent_layer_s"}
     if layout.tp == layout.dp == layout.pp == 1:
         idle |= {"link", "collective_s"}
     idle.add("burst" if sample.load.spread == 0 else "burst_alike")

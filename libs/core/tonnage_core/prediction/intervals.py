@@ -1,15 +1,16 @@
 """How sure a prediction is: its class, and a 90 % interval as factors of the value.
 
-Half widths are natural logarithms: nine in ten of the errors that `benchmarks/planner/fit.py` leaves on cards it did
-not learn from, by what a user knows of a question before it is measured. Equal factors both ways, because errors of
-efficiencies multiply.
+Half widths are natural logarithms, by what a user knows of a question before it is measured, from the errors that
+`benchmarks/planner/fit.py` leaves on cards and on architectures it did not learn from: over all rows they hold nine in
+ten on left-out cards and a little less on left-out architectures, where drawn lengths alone hold eight in ten. Equal
+factors both ways, because errors of efficiencies multiply.
 """
 
 from dataclasses import dataclass
 from math import exp
 from typing import TYPE_CHECKING
 
-from tonnage_core.prediction.coefficients import ENGINES, engine_key, family
+from tonnage_core.prediction.coefficients import ENGINES, PREFILL_FIRST, engine_key, family
 
 if TYPE_CHECKING:
     from tonnage_core.prediction.calibrate import Calibration
@@ -44,16 +45,21 @@ class Widths:
         return Estimate(value, value / factor, value * factor)
 
 
-_DRAWN = {"vllm": (0.32, 0.50), "sglang": (0.28, 0.72), "trtllm": (0.32, 0.80), "nim": (0.32, 0.80)}
+_DRAWN = {"vllm": (0.35, 0.39), "sglang": (0.31, 0.39), "trtllm": (0.38, 0.39), "nim": (0.38, 0.39)}
 """Lengths drawn from a range, a client of many waves: (TPOT, TTFT) by engine."""
-_ALIKE = {"vllm": (0.95, 1.20), "sglang": (0.28, 0.95), "trtllm": (0.30, 0.85), "nim": (0.25, 0.50)}
-"""All lengths alike: how long waves stay together depends on the client, which the rows do not describe."""
+_ALIKE = {"vllm": (1.08, 1.25), "sglang": (0.34, 1.15), "trtllm": (0.32, 1.10), "nim": (0.30, 1.10)}
+"""All lengths alike: how long waves stay together, and whether prompts were served before, depends on the client, which
+the rows do not describe."""
 _UNKNOWN = (0.60, 1.00)
-FULL_TTFT = 0.9
+EAGER_TTFT, EAGER_BELOW = 0.65, 4096
+"""TTFT of short prompts where prompts run eagerly: launches decide, and differ by model and host."""
+FULL_TTFT = 1.45
 """Where requests queue for the KV pool: a small error of the pool is a large one of the queue."""
 WIDER = 1.4
 """Factor of half widths on a card or engine that no row measures."""
 CALIBRATED = (0.08, 0.22)
+FULL_CALIBRATED = 0.30
+"""TTFT of calibrated answers where requests queue."""
 APART = (0.06, 0.10)
 """More for each e-fold between a question and the nearest calibration point."""
 
@@ -63,6 +69,8 @@ def widths(request: "PredictRequest", slots: "Slots") -> Widths:
     table = _DRAWN if request.length_spread else _ALIKE
     tpot, ttft = table.get(request.engine, _UNKNOWN)
     known = engine_key(request.engine) in ENGINES and family(request.gpu) != "" and slots.fits is not False
+    if request.length_spread and request.engine in PREFILL_FIRST and request.isl - request.prefix < EAGER_BELOW:
+        ttft = EAGER_TTFT
     if request.concurrency > slots.running:
         ttft = FULL_TTFT
     wider = 1.0 if known else WIDER
@@ -72,5 +80,5 @@ def widths(request: "PredictRequest", slots: "Slots") -> Widths:
 def calibrated_widths(request: "PredictRequest", slots: "Slots", calibration: "Calibration", apart: float) -> Widths:
     """Calibrated: narrow at the measured points, wider with the distance from the nearest."""
     few = 1.0 if len(calibration.points) > 2 else 1.3
-    ttft = max(CALIBRATED[1], FULL_TTFT / 3) if request.concurrency > slots.running else CALIBRATED[1]
+    ttft = max(CALIBRATED[1], FULL_CALIBRATED) if request.concurrency > slots.running else CALIBRATED[1]
     return Widths(few * CALIBRATED[0] + APART[0] * apart, few * ttft + APART[1] * apart, "calibrated")

@@ -103,6 +103,7 @@ class Operators:
     layers: int
     expert_layers: int
     recurrent_layers: int
+    latent_layers: int
     sparse_layers: int
     hidden: int
     element_bytes: float
@@ -164,6 +165,7 @@ def _count(shape: ModelShape, layout: Layout, kv_dtype: str, dense: WeightFormat
         layers=shape.layers,
         expert_layers=sum(isinstance(layer.network, Experts) for layer in shape.stack),
         recurrent_layers=sum(isinstance(layer.mixer, RecurrentState) for layer in shape.stack),
+        latent_layers=sum(isinstance(layer.mixer, LatentAttention) for layer in shape.stack),
         sparse_layers=sum(bool(getattr(layer.mixer, "indexer", None)) for layer in shape.stack),
         hidden=shape.hidden,
         element_bytes=shape.element_bytes,

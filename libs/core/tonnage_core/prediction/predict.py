@@ -96,6 +96,7 @@ def load_of(request: PredictRequest, slots: Slots) -> Load:
         slots.running,
         request.waves,
         request.length_spread,
+        request.hold_steps,
     )
 
 
@@ -121,7 +122,7 @@ def _steps(model: StepModel, load: Load, state: SteadyState) -> tuple[Step, ...]
     milliseconds("prompt", f"{load.isl - load.prefix:,.0f} new tokens beside the decodes", state.prompt_s)
     log.count("prompt_share", "requests a second x seconds a prompt adds", round(state.prompt_share, 4), "share")
     milliseconds("tpot", "decode step / (1 - prompt share)", state.tpot_s)
-    milliseconds("wait", "half a step and other prompts", state.wait_s)
+    milliseconds("wait", "steps under way, prompts held back and other prompts", state.wait_s)
     milliseconds("burst", "share of requests in the first burst x half of its prompts", state.burst_s)
     milliseconds("queue", "requests beyond the slots / requests a second", state.queue_s)
     milliseconds("ttft", "overhead + prompt + wait + burst + queue", state.ttft_s)

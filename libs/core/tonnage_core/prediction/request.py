@@ -20,7 +20,8 @@ class PredictRequest:
 
     `waves`: requests that each client slot sends one after another; all slots start together, so one request in
     `waves` waits in the first burst. `length_spread`: width of the range that output lengths are drawn from, over its
-    mean; 0: all alike.
+    mean; 0: all alike. `hold_steps`: decode steps that the engine lets a new prompt wait on average before it looks at
+    it: half of SGLang's --scheduler-recv-interval, TensorRT-LLM's batch_wait_timeout_iters.
     """
 
     shape: ModelShape
@@ -42,6 +43,7 @@ class PredictRequest:
     enforce_eager: bool = False
     waves: float = 10
     length_spread: float = 0.2
+    hold_steps: float = 0
     coefficients: Coefficients | None = None
 
     def __post_init__(self) -> None:
@@ -50,6 +52,7 @@ class PredictRequest:
         _number("prefix", self.prefix, 0, 1 << 30)
         _number("waves", self.waves, 1, 1e9)
         _number("length_spread", self.length_spread, 0, 2)
+        _number("hold_steps", self.hold_steps, 0, 10_000)
         if self.prefix > self.isl:
             raise PredictError(
                 f"prefix {self.prefix:g} is more than isl {self.isl:g}: it is the cached part of the prompt"

@@ -144,6 +144,7 @@ class StepModel:
         half = self.gpu.bf16_tflops * 1e12 / measured.gemm
         small = work.layers * rate.layer_s + work.expert_layers * rate.expert_layer_s
         small += work.recurrent_layers * rate.state_layer_s + work.sparse_layers * rate.sparse_layer_s
+        small += work.latent_layers * rate.latent_layer_s
         return _Rates(
             dense=tuple(self._of(part, band) for part in work.products),
             head=self._of(work.head, band),

@@ -11,6 +11,7 @@ from tonnage_core.parallelism import Layout
 from tonnage_core.prediction.coefficients import PRIOR, Coefficients, tags
 from tonnage_core.prediction.fit import Sample
 from tonnage_core.prediction.predict import load_of, model_of
+from tonnage_core.prediction.published import INFERENCEX, launch_flags
 from tonnage_core.prediction.request import PredictRequest
 from tonnage_core.prediction.slots import slots_of
 
@@ -41,8 +42,8 @@ SERIES = (
 
 def request_of(row: TruthRow, shape: ModelShape, gpu: GpuSpec) -> PredictRequest:
     """The question of a latency row. Raises `TruthError` where a column it needs is empty."""
-    drawn = row.columns.get("source", "").startswith("InferenceX")
-    mean = DRAWN_MEAN if drawn else 1.0
+    drawn = row.columns.get("source", "").startswith(INFERENCEX)
+    mean, flags = DRAWN_MEAN if drawn else 1.0, launch_flags(row.columns)
     return PredictRequest(
         shape=shape,
         gpu=gpu,
@@ -54,14 +55,15 @@ def request_of(row: TruthRow, shape: ModelShape, gpu: GpuSpec) -> PredictRequest
         engine=row.columns.get("engine", "") or "vllm",
         engine_version=row.columns.get("engine_version", ""),
         precision=row.columns.get("precision", "") or "auto",
-        kv_dtype=row.columns.get("kv_dtype", "") or "auto",
+        kv_dtype=row.columns.get("kv_dtype", "") or flags.kv_dtype or "auto",
         max_num_seqs=row.whole("max_num_seqs"),
-        max_num_batched_tokens=row.whole("max_num_batched_tokens"),
-        gpu_memory_utilization=row.number("gpu_memory_utilization"),
+        max_num_batched_tokens=row.whole("max_num_batched_tokens") or flags.max_num_batched_tokens,
+        gpu_memory_utilization=row.number("gpu_memory_utilization") or flags.gpu_memory_utilization,
         gpu_memory_gib=row.number("gpu_mem_gib"),
         pool_gib=row.number("pool_gib"),
         enforce_eager=row.columns.get("enforce_eager", "").lower() in ("true", "1", "yes"),
         length_spread=DRAWN_SPREAD if drawn else 0.0,
+        hold_steps=flags.hold_steps,
     )
 
 
