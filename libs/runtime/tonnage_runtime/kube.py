@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import urllib3
+import yaml
 from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
@@ -129,9 +130,19 @@ def configuration(kubeconfig: str = "") -> Configuration:
             from_file(config_file=path, client_configuration=found, persist_config=False)
         else:
             from_pod(client_configuration=found)
-    except (config.ConfigException, OSError) as error:
+    except (
+        config.ConfigException,
+        OSError,
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        LookupError,
+    ) as error:
+        # The client reads a kubeconfig as it comes: one that is no YAML, or of another shape, is any of these.
         where = f"kubeconfig {kubeconfig}" if kubeconfig else "service account of the pod"
-        raise KubeConfigError(f"{where}: {error}: run in a pod with a token, or name a kubeconfig") from error
+        told = " ".join(str(error).split())
+        raise KubeConfigError(f"{where}: {told}: run in a pod with a token, or name a kubeconfig") from error
     return found
 
 

@@ -171,3 +171,12 @@ def test_a_kubeconfig_gives_host_and_token(tmp_path: Path) -> None:
     found = configuration(str(path))
     assert found.host == "https://127.0.0.1:6443"
     assert found.auth_settings()["BearerToken"]["value"] == "Bearer secret"
+
+
+@pytest.mark.parametrize("text", ["a: [", "# Title\n\nno: yaml: at all", "[1, 2]", "clusters: 3", "just words", "\x00"])
+def test_a_file_that_is_no_kubeconfig_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(KubeConfigError, match="kubeconfig") as caught:
+        configuration(str(path))
+    assert "\n" not in str(caught.value)
