@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "replay": "replay",
     "simulate": "simulate",
     "stage": "stage",
+    "timeline": "timeline",
     "up": "up",
 }
 """Command name -> module of `tonnage_cli` with a click command named `command`; imported only when used."""

@@ -47,6 +47,9 @@ REFRESH_S = 0.1
 @click.option(
     "--attempts", type=click.IntRange(1, 100), default=6, show_default=True, help="Tries of one range before it fails."
 )
+@click.option(
+    "--mb-per-s", type=FiniteRange(0, min_open=True), help="Most MB (10^6 bytes) a second to read; no cap without."
+)
 @click.option("--verify", is_flag=True, help="Read a snapshot that is already there again; fetch damaged chunks.")
 @click.option("--pin", is_flag=True, help="Keep the snapshot from eviction.")
 @click.option(
@@ -69,7 +72,9 @@ def command(uri: str, cache: Path, *, quota_gib: float | None, as_json: bool, **
     quota = None if quota_gib is None else int(quota_gib * GIB)
     node_cache = NodeCache(cache.absolute(), clock, quota_bytes=quota, keep_free_bytes=KEEP_FREE_BYTES)
     source = open_source(uri, _source_options(given))
-    stager = Stager(node_cache, clock, FetchOptions(connections=given["connections"], attempts=given["attempts"]))
+    cap = None if given["mb_per_s"] is None else given["mb_per_s"] * 1e6
+    options = FetchOptions(connections=given["connections"], attempts=given["attempts"], bytes_per_s=cap)
+    stager = Stager(node_cache, clock, options)
     progress, stop = Progress(clock.monotonic), threading.Event()
     try:
         if not (cache.is_dir() and not os.access(cache, os.W_OK)):

@@ -28,6 +28,7 @@ from tonnage_coldstart.settings import ColdstartSettings
 from tonnage_coldstart.sources.opening import SourceOptions, open_source
 from tonnage_coldstart.sources.s3 import S3Options
 from tonnage_coldstart.staging import Stager
+from tonnage_coldstart.starts import Starts, add_start_routes
 from tonnage_core.errors import TonnageError
 from tonnage_runtime.clock import Clock
 from tonnage_runtime.http_app import build_base_app
@@ -91,7 +92,9 @@ def build_app(settings: ColdstartSettings, ports: Ports) -> FastAPI:
         on_evict=lambda key: metrics.evictions.inc(),
     )
     cache.prepare()
-    stager = Stager(cache, ports.clock, FetchOptions(settings.connections, settings.attempts))
+    stager = Stager(
+        cache, ports.clock, FetchOptions(settings.connections, settings.attempts, bytes_per_s=settings.bytes_per_s)
+    )
     member = None
     if check_membership(settings) and ports.store is not None:
         member = Membership(settings, ports.store, cache, ports.clock, metrics)
@@ -132,6 +135,7 @@ def build_app(settings: ColdstartSettings, ports: Ports) -> FastAPI:
     app.add_exception_handler(CacheError, _conflict)
     _add_stage_routes(app, jobs)
     _add_cache_routes(app, cache, scrubber)
+    add_start_routes(app, Starts(metrics.starts))
     add_peer_routes(app, Shelf(cache, settings.peer_token), metrics)
     return app
 

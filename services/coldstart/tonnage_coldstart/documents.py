@@ -28,6 +28,7 @@ def stage_report(staged: Staged) -> dict[str, Any]:
         "repaired": list(staged.repaired),
         "retries": staged.retries,
         "phases": staged.phases,
+        "ended_at": staged.ended_at,
     }
 
 

@@ -8,6 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from tonnage_core.coldstart.phases import COLD_START_PHASES
 from tonnage_runtime.metrics import LATENCY_BUCKETS_S
 
 STAGE_BUCKETS_S = (*LATENCY_BUCKETS_S[5:], 600.0, 1200.0, 3600.0)
@@ -27,6 +28,7 @@ class ColdstartMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.cache = CacheCollector()
         registry.register(self.cache)
+        self.starts = StartMetrics(registry)
         self.stages = Counter(
             "tonnage_coldstart_stages_total",
             "Staging jobs that ended, by outcome.",
@@ -74,6 +76,27 @@ class ColdstartMetrics:
                 counter.labels(value)
         for phase in PHASES:
             self.phase_duration.labels(phase)
+
+
+class StartMetrics:
+    """Of the cold starts that are reported."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.duration = Histogram(
+            "tonnage_coldstart_start_duration_seconds",
+            "Cold starts that were reported, from the first phase known to the last.",
+            buckets=STAGE_BUCKETS_S,
+            registry=registry,
+        )
+        self.phase = Histogram(
+            "tonnage_coldstart_start_phase_duration_seconds",
+            "Phases of cold starts that were reported; unknown ones are left out.",
+            ["phase"],
+            buckets=STAGE_BUCKETS_S,
+            registry=registry,
+        )
+        for phase in COLD_START_PHASES:
+            self.phase.labels(phase)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ class ColdstartSettings(Settings):
     """Ranges in flight a transfer."""
     attempts: int = Field(default=6, ge=1, le=100)
     """Tries of one range before a transfer fails."""
+    bytes_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Most bytes a second that all transfers together read; empty: no cap."""
     timeout_s: float = Field(default=30.0, gt=0)
     """Of one connect, and of one wait for bytes."""
     transfers: int = Field(default=2, ge=1, le=64)

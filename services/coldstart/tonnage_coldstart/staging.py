@@ -14,6 +14,7 @@ from tonnage_coldstart.cache.scrub import Damage, reopen, scrub
 from tonnage_coldstart.cache.store import Cached, NodeCache
 from tonnage_coldstart.cache.transfer import Transfer
 from tonnage_coldstart.errors import CacheReadOnlyError, CancelledError, DiskFullError, TransientSourceError
+from tonnage_coldstart.fetch.gate import Pacer
 from tonnage_coldstart.fetch.workers import Fetch, FetchOptions
 from tonnage_coldstart.manifest import Manifest, ManifestFile
 from tonnage_coldstart.peers.source import PeerSource
@@ -47,6 +48,8 @@ class Staged:
     """Files in which damage was found and fetched again."""
     peer_bytes: int = 0
     """Bytes that other nodes delivered; not in `source_bytes`."""
+    ended_at: float | None = None
+    """Unix seconds."""
 
 
 class Fleet(Protocol):
@@ -86,6 +89,10 @@ class Stager:
     rng: Random = field(default_factory=lambda: Random(0))
     fleet: Fleet = field(default_factory=Alone)
 
+    def __post_init__(self) -> None:
+        """All transfers share the cap on bytes a second."""
+        self._pacer = Pacer(self.options.bytes_per_s, self.clock.monotonic)
+
     def stage(
         self,
         source: Source,
@@ -100,6 +107,10 @@ class Stager:
         Raises `TonnageError`: of the source, the cache, the quota, or `CancelledError`; what was fetched is kept for
         the next try, except when the disk is full.
         """
+        staged = self._staged(source, progress, stop, verify=verify, pin=pin)
+        return replace(staged, ended_at=self.clock.wall())
+
+    def _staged(self, source: Source, progress: Progress, stop: threading.Event, *, verify: bool, pin: bool) -> Staged:
         stopwatch = _Stopwatch(self.clock.monotonic)
         snapshot = self._listed(source, progress, stop)
         progress.expect(snapshot.size_bytes, len(snapshot.files))
@@ -203,8 +214,8 @@ class Stager:
         return replace(staged, source_bytes=staged.source_bytes - peer_bytes, peer_bytes=peer_bytes)
 
     def _run(self, source: Source, transfer: Transfer, progress: Progress, stop: threading.Event) -> None:
-        fetch = Fetch(source, transfer, self.options, progress, stop, rng=self.rng, monotonic=self.clock.monotonic)
-        fetch.run()
+        now, pacer = self.clock.monotonic, self._pacer
+        Fetch(source, transfer, self.options, progress, stop, rng=self.rng, monotonic=now, pacer=pacer).run()
 
     def _manifest(self, snapshot: Snapshot, transfer: Transfer) -> Manifest:
         files = []

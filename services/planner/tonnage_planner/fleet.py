@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from tonnage_core.autoscaling.observation import Attempt, Knowledge, Observation, Track, advance, observe
 from tonnage_core.autoscaling.policy import ScalingPolicy
+from tonnage_core.autoscaling.reported_starts import told
 from tonnage_core.autoscaling.signals import RouterQueue
 from tonnage_core.autoscaling.state_machine import Decision, PoolState, decide
 from tonnage_core.autoscaling.warm import WarmTable, warm_table
@@ -118,6 +119,12 @@ class Fleet:
         """The router's queue by pool; pools it does not name stay unknown."""
         self._router_waiting = waiting
         self._router_known_at_s = now_s
+
+    def record_starts(self, starts: Mapping[str, Mapping[str, float]]) -> None:
+        """Starts that others timed, by pool and name; the horizon of the pool's forecast reckons with them."""
+        for pool, state in self._states.items():
+            if pool in starts:
+                self._states[pool] = replace(state, outlook=told(state.outlook, starts[pool]))
 
     def observations(self, now_s: float, pool: str | None = None) -> list[Observation]:
         """Every endpoint as seen now, of one pool or family, or of all."""

@@ -60,6 +60,12 @@ class PlannerMetrics:
         self.router_scrapes = Counter(
             "tonnage_planner_router_scrapes_total", "Scrapes of the router by outcome.", ["outcome"], registry=registry
         )
+        self.start_scrapes = Counter(
+            "tonnage_planner_start_scrapes_total",
+            "Calls for the starts that cold-start services were told of, by outcome.",
+            ["outcome"],
+            registry=registry,
+        )
         self.scrape_duration = Histogram(
             "tonnage_planner_scrape_duration_seconds",
             "Duration of the scrapes that gave a reading.",
@@ -89,6 +95,7 @@ class PlannerMetrics:
         for outcome in Outcome:
             self.scrapes.labels(outcome.value)
             self.router_scrapes.labels(outcome.value)
+            self.start_scrapes.labels(outcome.value)
         for ended in ("done", "failed", "cancelled", "refused"):
             self.plan.plans.labels(ended)
 

@@ -18,6 +18,7 @@ from tonnage_planner.fleet import Fleet
 from tonnage_planner.metrics import PlannerMetrics
 from tonnage_planner.ports import EndpointSource, ScrapeError, Scraper
 from tonnage_planner.settings import PlannerSettings
+from tonnage_planner.starts import EVERY_S, PATH, starts_of
 from tonnage_runtime.clock import Clock
 from tonnage_runtime.errors import SettingsError
 
@@ -48,6 +49,7 @@ class Watch:
         self._clock = clock
         self._in_flight: dict[str, asyncio.Task[None]] = {}
         self._paths: dict[str, str] = {}
+        self._starts_due_s = 0.0
 
     async def run(self) -> None:
         """Tick for ever; cancels its scrapes when it is cancelled."""
@@ -76,6 +78,10 @@ class Watch:
             self._start(url, self._scrape(url))
         if self._settings.router_url is not None:
             self._start("router", self._scrape_router(self._settings.router_url))
+        now = self._clock.monotonic()
+        if self._settings.coldstart_urls and now >= self._starts_due_s:
+            self._starts_due_s = now + EVERY_S
+            self._start("starts", self._ask_starts(self._settings.coldstart_urls))
 
     @property
     def in_flight(self) -> int:
@@ -164,6 +170,24 @@ class Watch:
             outcome = Outcome.OK
             self._fleet.record_router(waiting, self._clock.monotonic())
         self._metrics.router_scrapes.labels(outcome.value).inc()
+
+    async def _ask_starts(self, urls: Sequence[str]) -> None:
+        """Each cold-start service's starts; one that does not answer keeps no other from being asked."""
+        for url in urls:
+            try:
+                for address in await self._scraper.addresses(url):
+                    starts = starts_of(await self._scraper.text(address.rstrip("/") + PATH))
+                    scale = self._settings.time_scale
+                    self._fleet.record_starts(
+                        {pool: {name: took * scale for name, took in own.items()} for pool, own in starts.items()}
+                    )
+            except ScrapeError as error:
+                outcome = error.outcome
+            except ValueError:
+                outcome = Outcome.UNPARSABLE
+            else:
+                outcome = Outcome.OK
+            self._metrics.start_scrapes.labels(outcome.value).inc()
 
     async def _cancel(self) -> None:
         tasks = list(self._in_flight.values())

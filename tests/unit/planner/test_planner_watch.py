@@ -11,12 +11,17 @@ from tonnage_planner.fleet import Fleet
 from tonnage_planner.metrics import PlannerMetrics
 from tonnage_planner.ports import ScrapeError
 from tonnage_planner.settings import EndpointSettings, PlannerSettings
+from tonnage_planner.starts import EVERY_S
 from tonnage_planner.watch import Watch, router_waiting
 from tonnage_runtime.clock import ManualClock
 from tonnage_runtime.errors import SettingsError
 
 IDLE = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0\n"
 BUSY = "vllm:num_requests_running 10\nvllm:num_requests_waiting 20\nvllm:kv_cache_usage_perc 0.9\n"
+STARTS = (
+    '{"schema": "tonnage.starts/1", "starts": [{"pool": "m", "name": "m-0", "total_s": 333.0, "spans": '
+    '[{"phase": "pull", "start_s": 100.0, "end_s": null}]}]}'
+)
 
 
 class FakeScraper:
@@ -56,11 +61,17 @@ class FakeSource:
 class Bench:
     """A watch with its fakes."""
 
-    def __init__(self, answers: Mapping[str, str | Outcome | asyncio.Event], *, router_url: str | None = None) -> None:
-        settings = PlannerSettings(router_url=router_url, scrape_interval_s=2)
+    def __init__(
+        self,
+        answers: Mapping[str, str | Outcome | asyncio.Event],
+        *,
+        router_url: str | None = None,
+        coldstart_urls: tuple[str, ...] = (),
+    ) -> None:
+        settings = PlannerSettings(router_url=router_url, coldstart_urls=coldstart_urls, scrape_interval_s=2)
         self.clock, self.fleet, self.registry = ManualClock(), Fleet(settings), CollectorRegistry()
         self.scraper = FakeScraper(answers)
-        self.source = FakeSource(*(url for url in answers if url != router_url))
+        self.source = FakeSource(*(url for url in answers if url != router_url and "/v1/" not in url))
         metrics = PlannerMetrics(self.registry)
         metrics.fleet.attach(self.fleet, self.clock)
         self.watch = Watch(
@@ -222,3 +233,17 @@ async def test_the_loop_ends_its_scrapes_when_it_is_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert bench.watch.in_flight == 0
+
+
+async def test_the_planner_asks_each_cold_start_service_now_and_then() -> None:
+    cold = "http://cold:8092"
+    bench = Bench({"http://a": IDLE, f"{cold}/v1/starts": STARTS}, coldstart_urls=(cold, "http://dead:1"))
+    for _ in range(3):
+        await bench.round()
+    assert dict(bench.fleet.states["m"].outlook.starts) == {"start:m-0@100": 333.0}
+    assert bench.scraper.asked.count(f"{cold}/v1/starts") == 1
+    bench.clock.advance(EVERY_S)
+    await bench.round()
+    assert bench.scraper.asked.count(f"{cold}/v1/starts") == 2
+    assert bench.gauge("tonnage_planner_start_scrapes_total", outcome="ok") == 2
+    assert bench.gauge("tonnage_planner_start_scrapes_total", outcome="http_error") == 2

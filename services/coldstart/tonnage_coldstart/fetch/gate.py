@@ -6,6 +6,7 @@ from random import Random
 
 from tonnage_coldstart.errors import CancelledError
 from tonnage_core.coldstart.brake import Brake, may_start, refused, succeeded
+from tonnage_core.coldstart.pace import Pace, taken
 
 LONGEST_WAIT_S = 0.25
 
@@ -46,3 +47,21 @@ class Gate:
             elif served:
                 self._brake = succeeded(self._brake)
             self._changed.notify_all()
+
+
+class Pacer:
+    """The cap on bytes a second that all transfers of a node share; without one nobody waits."""
+
+    def __init__(self, bytes_per_s: float | None, monotonic: Callable[[], float]) -> None:
+        self._pace = None if bytes_per_s is None else Pace(bytes_per_s)
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+
+    def wait(self, size_bytes: int, pause: Callable[[float], None]) -> None:
+        """Before a read of `size_bytes`: `pause` for as long as the cap asks; it may raise to give up."""
+        if self._pace is None:
+            return
+        with self._lock:
+            self._pace, seconds = taken(self._pace, size_bytes, self._monotonic())
+        if seconds > 0:
+            pause(seconds)

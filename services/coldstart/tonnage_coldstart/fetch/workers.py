@@ -13,7 +13,7 @@ from tonnage_coldstart.errors import (
     ContentMismatchError,
     TransientSourceError,
 )
-from tonnage_coldstart.fetch.gate import Gate
+from tonnage_coldstart.fetch.gate import LONGEST_WAIT_S, Gate, Pacer
 from tonnage_coldstart.progress import Progress
 from tonnage_coldstart.snapshot import Source
 from tonnage_coldstart.verification import check_file
@@ -32,6 +32,8 @@ class FetchOptions:
     """Tries of one range before the transfer fails."""
     first_backoff_s: float = 0.2
     """Pause before the second try; doubles, with jitter."""
+    bytes_per_s: float | None = None
+    """Most bytes a second of all transfers together, repeated ranges and other nodes' chunks too; None: no cap."""
 
 
 class Fetch:
@@ -47,7 +49,9 @@ class Fetch:
         *,
         rng: Random,
         monotonic: Callable[[], float],
+        pacer: Pacer | None = None,
     ) -> None:
+        """`pacer`: shared with other transfers; by default one of `options` for this transfer alone."""
         self._source = source
         self._transfer = transfer
         self._options = options
@@ -55,6 +59,7 @@ class Fetch:
         self._stop = stop
         self._rng = rng
         self._gate = Gate(options.connections, monotonic, rng)
+        self._pacer = pacer or Pacer(options.bytes_per_s, monotonic)
         self._files = transfer.snapshot.files
         self._chunk_bytes = transfer.snapshot.chunk_bytes
         self._tasks = self._chunks()
@@ -120,6 +125,7 @@ class Fetch:
             self._finish(chunk.file)
 
     def _range(self, chunk: Chunk, view: memoryview) -> None:
+        self._pacer.wait(chunk.length, self._pause)
         self._source.read_range(self._files[chunk.file], chunk.start, view)
         self._keep(chunk, view)
 
@@ -130,6 +136,7 @@ class Fetch:
             for chunk in chunks_of(number, file.size_bytes, self._chunk_bytes):
                 if self._stopped():
                     raise CancelledError("stopped; what was fetched is kept for the next try")
+                self._pacer.wait(chunk.length, self._pause)
                 whole.read_into(buffer[: chunk.length])
                 if self._transfer.needs(number, chunk.index):
                     self._keep(chunk, buffer[: chunk.length])
@@ -183,5 +190,9 @@ class Fetch:
         return self._stop.is_set() or self._failed.is_set()
 
     def _pause(self, seconds: float) -> None:
-        if self._failed.wait(seconds) or self._stop.is_set():
-            raise CancelledError("stopped; what was fetched is kept for the next try")
+        """In short steps, as a stop must not wait for the end of a long one."""
+        left = seconds
+        while left > 0:
+            if self._failed.wait(min(left, LONGEST_WAIT_S)) or self._stop.is_set():
+                raise CancelledError("stopped; what was fetched is kept for the next try")
+            left -= LONGEST_WAIT_S

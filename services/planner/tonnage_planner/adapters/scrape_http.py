@@ -14,7 +14,7 @@ from tonnage_core.autoscaling.observation import Outcome
 from tonnage_planner.ports import ScrapeError
 from tonnage_runtime.access import OwnToken
 
-OWN_APIS = ("/admin/", "/v1/gpus", "/v1/profiles", "/v1/probe", "/v1/cache", "/v1/stage")
+OWN_APIS = ("/admin/", "/v1/gpus", "/v1/profiles", "/v1/probe", "/v1/cache", "/v1/stage", "/v1/starts")
 _HEADERS = {"accept": "text/plain;version=0.0.4", "accept-encoding": "identity", "user-agent": "tonnage-planner"}
 
 
