@@ -40,7 +40,7 @@ fuzz: $(VENV)/.dev ## coverage-guided fuzzing of every parser, FUZZ_S seconds a 
 
 audit: $(VENV)/bin/python ## the pinned dependencies against published advisories; needs a network
 	$(BIN)/pip install --disable-pip-version-check -q pip-audit
-	$(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip
+	$(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip --strict
 
 images: $(VENV)/bin/python ## each image target installed afresh from its own instruction, started and asked; needs a package index
 	$(PYTHON) docker/check_targets.py

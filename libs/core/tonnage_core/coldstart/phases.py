@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 COLD_START_PHASES = ("provision", "pull", "fetch", "load", "init")
 """Node ready, image pulled, weights on the node, weights on the device, engine initialised: in this order."""
-TRANSFER_PHASES = ("plan_s", "fetch_s", "verify_s", "h2d_s")
-"""Phases of `stage` and `load`, in seconds; None where a phase does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
