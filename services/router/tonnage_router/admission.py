@@ -62,7 +62,7 @@ class Admission:
 
     def submit(self, exchange: "Exchange") -> None:
         """Send the request out, queue it, or refuse it with a time to come back."""
-        model = self._gateway.pool_name(exchange)
+        model = exchange.facts.pool
         pool = self._pool(model)
         now = time.monotonic()
         if exchange.account is not None:
@@ -119,7 +119,7 @@ class Admission:
         return pool.queue.waiting_cost / pool.drain.rate if known else 0.0
 
     def _refuse(self, pool: Pool, exchange: "Exchange", why: str) -> None:
-        model = self._gateway.pool_name(exchange)
+        model = exchange.facts.pool
         if not self._gateway.eligible(model):
             exchange.fail(503, f"no endpoint serves model {model!r} now; try again later", "no_endpoint", 5)
             return

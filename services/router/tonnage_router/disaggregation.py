@@ -31,6 +31,10 @@ PATIENCE = 3.0
 SLACK_S = 2.0
 
 
+class NoAdapterError(TonnageError):
+    """A prefill endpoint could not load the request's adapter."""
+
+
 class NoParamsError(TonnageError):
     """A prefill engine answered without `kv_transfer_params`: it has no KV connector, or not that role."""
 
@@ -58,7 +62,7 @@ class Disaggregation:
 
     def holds(self, exchange: "Exchange", endpoint: "Endpoint") -> bool:
         """Whether the request waits for a first call, and hears `resume` after it. Asked again then, it says no."""
-        link = self._links.get(exchange.facts.model or "")
+        link = self._links.get(exchange.facts.pool)
         if link is None or endpoint.candidate.role != "decode":
             return False
         held = self._held.get(exchange)
@@ -88,7 +92,9 @@ class Disaggregation:
         """The prefill endpoint, where one suits and the rule says that it pays."""
         decision, reservation = exchange.decision, exchange.reservation
         assert decision is not None and reservation is not None
-        request = SchedulingRequest(exchange.facts.model or "", exchange.prompt_tokens)
+        facts = exchange.facts
+        adapter = facts.model if facts.model != facts.pool else None
+        request = SchedulingRequest(facts.pool, exchange.prompt_tokens, adapter=adapter)
         scheduler = self._gateway.scheduler
         found = choose_prefill(scheduler, request, exchange.chain, exchange.tokens_per_block, self._rng)
         if found is None:
@@ -125,17 +131,22 @@ class Disaggregation:
         if exchange.chain and gateway.fleet.by_slot.get(chosen.chosen.slot) is endpoint:
             gateway.scheduler.index.insert(exchange.chain, chosen.chosen.slot)
         endpoint.requests += 1
-        ahead, begun = chosen.chosen.prefill_tokens, asyncio.get_running_loop().time()
+        model = str(exchange.facts.model)
+        endpoint.residency.begin_use(model)
         try:
+            if not await gateway.lora.ensure(model, endpoint):
+                raise NoAdapterError(f"{endpoint.id} could not load adapter {model}")
+            ahead, begun = chosen.chosen.prefill_tokens, asyncio.get_running_loop().time()
             held.params = await self._prefilled(exchange, endpoint, ahead)
             endpoint.learn_pace(ahead, asyncio.get_running_loop().time() - begun)
             self._count("done")
-        except (ProbeError, NoParamsError) as error:
+        except (ProbeError, NoAdapterError, NoParamsError) as error:
             self._failed(endpoint, error)
         except Exception:
             log.exception("first call", extra={"endpoint": endpoint.id})
             self._count("failed")
         finally:
+            endpoint.residency.end_use(model)
             if held.params is None:
                 moved.burden()
             own.release()
@@ -163,8 +174,8 @@ class Disaggregation:
 
     def _failed(self, endpoint: "Endpoint", error: TonnageError) -> None:
         """4xx is the client's matter and a missing parameter the operator's; the rest counts against the endpoint."""
-        if isinstance(error, NoParamsError):
-            self._count("no_params")
+        if isinstance(error, NoAdapterError | NoParamsError):
+            self._count("no_params" if isinstance(error, NoParamsError) else "no_adapter")
             return
         status = error.status if isinstance(error, ProbeError) else None
         if status is not None and status < 500 and status != 429:

@@ -200,14 +200,15 @@ class Exchange:
 
     def _tapped(self, piece: bytes, complete: bool) -> bytes:
         """Read usage as it passes; take out the usage event that only the router asked for."""
-        assert self._tap is not None
-        self._tap.feed(piece)
-        if self.grant is not None:
-            self.events += piece.count(b"data:")
-        if self.stripper is None:
+        tap, stripper = self._tap, self.stripper
+        assert tap is not None
+        self.events += piece.count(b"data:")
+        if tap.passes(piece) and (stripper is None or not stripper.held):
             return piece
-        piece = self.stripper.feed(piece)
-        return piece + self.stripper.end() if complete else piece
+        tap.feed(piece)
+        if stripper is not None:
+            piece = stripper.feed(piece) + (stripper.end() if complete else b"")
+        return piece
 
     def _framed(self, piece: bytes, complete: bool) -> bytes:
         if not self._chunked:
@@ -303,9 +304,9 @@ class Exchange:
         gateway.endpoint_failed(endpoint, kind)
         if gateway.may_retry(self):
             self._again(f"{endpoint.id}: {kind}")
-            return
-        status = 504 if kind == "timeout" else 502
-        self.fail(status, f"the engine did not answer ({kind}) and no other endpoint may be tried", f"upstream_{kind}")
+        else:
+            what = f"the engine did not answer ({kind}) and no other endpoint may be tried"
+            self.fail(504 if kind == "timeout" else 502, what, f"upstream_{kind}")
 
     def _again(self, failure: str) -> None:
         """Another endpoint, at once: nothing has reached the client."""

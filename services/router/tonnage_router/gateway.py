@@ -144,6 +144,7 @@ class Gateway:
             message = f"The model `{facts.model}` does not exist."
             self._local(client, incoming, 404, message, code="model_not_found", param="model")
             return
+        facts.pool = self.lora.parent(facts.model) or facts.model
         exchange = Exchange(self, client, incoming, facts)
         exchange.register()
         try:
@@ -219,14 +220,11 @@ class Gateway:
         """Decide, reserve and count in one step; None when no endpoint is eligible."""
         begun = time.perf_counter()
         facts = exchange.facts
-        model = facts.model
-        assert model is not None
-        parent = self.lora.parent(model)
         request = SchedulingRequest(
-            parent or model,
+            facts.pool,
             exchange.prompt_tokens,
             (facts.max_tokens or OUTPUT_TOKENS) * facts.samples,
-            adapter=model if parent else None,
+            adapter=facts.model if facts.model != facts.pool else None,
             session=exchange.incoming.session or (facts.session.encode("utf-8", "replace") if facts.session else None),
             prefix_key=exchange.chain[0] if exchange.chain else None,
         )
@@ -307,21 +305,15 @@ class Gateway:
             if not exchange.answering and exchange.upstream is not None:
                 exchange.upstream.timed_out()
 
-    def pool_name(self, exchange: Exchange) -> str:
-        """The base model: adapters wait in their base's queue, since they share its endpoints."""
-        model = exchange.facts.model or ""
-        return self.lora.parent(model) or model
-
-    def eligible(self, model: str) -> Sequence[Candidate]:
-        """Endpoints that may take a model, or an adapter's base."""
-        return self.scheduler.eligible(self.lora.parent(model) or model)
+    def eligible(self, pool: str) -> Sequence[Candidate]:
+        """Endpoints that may take a pool's requests."""
+        return self.scheduler.eligible(pool)
 
     def may_retry(self, exchange: Exchange) -> bool:
         """Whether another endpoint may be tried; spends from the budget when so."""
-        model = exchange.facts.model
-        assert model is not None and exchange.endpoint is not None
+        assert exchange.endpoint is not None
         tried = {*exchange.tried, exchange.endpoint.id}
-        if len(tried) > self.settings.retries or all(c.id in tried for c in self.eligible(model)):
+        if len(tried) > self.settings.retries or all(c.id in tried for c in self.eligible(exchange.facts.pool)):
             return False
         if not self.retry_budget.take():
             return False
@@ -339,7 +331,7 @@ class Gateway:
         metrics.count(metrics.requests, key, most=MAX_REQUEST_KEYS)
         metrics.outcomes[outcome] = metrics.outcomes.get(outcome, 0) + 1
         duration = time.perf_counter() - exchange.started
-        pool = self.pool_name(exchange)
+        pool = exchange.facts.pool
         metrics.observe_request(pool, duration, exchange.first_byte_s)
         verdict = self.objectives.verdict(exchange, outcome, pool, duration)
         if verdict is not None:
@@ -374,7 +366,7 @@ class Gateway:
     def _learn(self, exchange: Exchange) -> None:
         metrics, usage = self.metrics, exchange.usage
         assert usage is not None
-        pool = metrics.pools.label(self.pool_name(exchange))
+        pool = metrics.pools.label(exchange.facts.pool)
         metrics.count(metrics.tokens, (pool, "prompt"), usage.prompt_tokens)
         metrics.count(metrics.tokens, (pool, "completion"), usage.completion_tokens)
         metrics.count(metrics.tokens, (pool, "cached"), usage.cached_tokens or 0)

@@ -29,7 +29,7 @@ class LoraLoader:
         self.specs = {spec.name: spec for spec in specs}
         self._timeout_s = timeout_s
         self._waiting: dict[tuple[Residency, str], list[Exchange]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._loads: dict[tuple[Residency, str], asyncio.Task[bool]] = {}
         self._counts = counts
 
     def parent(self, name: str) -> str | None:
@@ -43,20 +43,28 @@ class LoraLoader:
         spec = self.specs.get(name) if name is not None else None
         if spec is None or endpoint.residency.holds(spec.name):
             return True
-        key = (endpoint.residency, spec.name)
-        waiting = self._waiting.get(key)
-        if waiting is not None:
-            waiting.append(exchange)
-            return False
-        self._waiting[key] = [exchange]
-        endpoint.residency.begin_load(spec.name)
-        self._publish(endpoint)
-        task = asyncio.get_running_loop().create_task(self._load(endpoint, spec))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._waiting.setdefault((endpoint.residency, spec.name), []).append(exchange)
+        self._loading(endpoint, spec)
         return False
 
-    async def _load(self, endpoint: "Endpoint", spec: "AdapterSpec") -> None:
+    async def ensure(self, name: str, endpoint: "Endpoint") -> bool:
+        """Whether a model may be asked of the endpoint, once its adapter is loaded there if it is one."""
+        spec = self.specs.get(name)
+        if spec is None or endpoint.residency.holds(name):
+            return True
+        return await asyncio.shield(self._loading(endpoint, spec))
+
+    def _loading(self, endpoint: "Endpoint", spec: "AdapterSpec") -> asyncio.Task[bool]:
+        """The load under way, or a new one."""
+        key = (endpoint.residency, spec.name)
+        task = self._loads.get(key)
+        if task is None:
+            endpoint.residency.begin_load(spec.name)
+            self._publish(endpoint)
+            task = self._loads[key] = asyncio.get_running_loop().create_task(self._load(endpoint, spec))
+        return task
+
+    async def _load(self, endpoint: "Endpoint", spec: "AdapterSpec") -> bool:
         loaded = False
         try:
             await self._make_room(endpoint, spec.name)
@@ -71,10 +79,12 @@ class LoraLoader:
             endpoint.residency.end_load(spec.name, loaded)
             self._publish(endpoint)
             self._count("loaded" if loaded else "failed")
+            self._loads.pop((endpoint.residency, spec.name), None)
             for exchange in self._waiting.pop((endpoint.residency, spec.name), []):
                 there = exchange.endpoint
                 if not exchange.ended and there is not None and there.residency is endpoint.residency:
                     exchange.resume() if loaded else exchange.adapter_failed()
+        return loaded
 
     async def _make_room(self, endpoint: "Endpoint", name: str) -> None:
         residency, slots = endpoint.residency, endpoint.candidate.adapter_slots

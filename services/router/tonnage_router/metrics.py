@@ -24,7 +24,17 @@ OVERHEAD_BUCKETS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001
 K = TypeVar("K", bound=tuple[str, ...])
 VERDICTS = tuple(verdict.value for verdict in Verdict)
 TOKEN_KINDS = ("prompt", "completion", "cached")
-HANDOVERS = ("pays", "does_not_pay", "no_endpoint", "unsuitable", "done", "failed", "refused", "no_params")
+HANDOVERS = (
+    "pays",
+    "does_not_pay",
+    "no_endpoint",
+    "unsuitable",
+    "done",
+    "failed",
+    "refused",
+    "no_params",
+    "no_adapter",
+)
 MAX_KEYS = 4000
 """Label combinations of a family that is not told by tenant or pool: a thousand endpoints by a few values."""
 MAX_POOLS = 100

@@ -52,7 +52,7 @@ class PromptKeys:
         """Tokens of a KV block, as the first engine told it."""
         self._tokenizers = _read_tokenizers(settings)
         self._mismatches = dict.fromkeys(self._tokenizers, 0)
-        self._thread = ThreadPoolExecutor(1, "tokenizer") if self._tokenizers else None
+        self._encoder = ThreadPoolExecutor(1, "tokenizer") if self._tokenizers else None
         self._pending_chars = 0
 
     def block_sizes_changed(self) -> None:
@@ -79,8 +79,8 @@ class PromptKeys:
 
     def stop(self) -> None:
         """Let the thread go."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._encoder is not None:
+            self._encoder.shutdown(wait=False, cancel_futures=True)
 
     def answered(self, exchange: "Exchange", prompt_tokens: int) -> None:
         """The engine's own count of a prompt's tokens: a tokenizer that keeps being wrong is switched off."""
@@ -197,7 +197,7 @@ class PromptKeys:
     def _encode_later(
         self, exchange: "Exchange", tokenizer: "PromptTokenizer", text: "_Text", then: "Callable[[Exchange], None]"
     ) -> "_Later | None":
-        if self._thread is None or self._pending_chars + text.length > MAX_PENDING_CHARS:
+        if self._encoder is None or self._pending_chars + text.length > MAX_PENDING_CHARS:
             exchange.encoded = False
             self._count("busy")
             return None
@@ -215,7 +215,7 @@ class PromptKeys:
                 then(exchange)
 
         loop = asyncio.get_running_loop()
-        loop.run_in_executor(self._thread, tokenizer.encode_pieces, text.missing).add_done_callback(encoded)
+        loop.run_in_executor(self._encoder, tokenizer.encode_pieces, text.missing).add_done_callback(encoded)
         return _LATER
 
     def _count(self, how: str) -> None:

@@ -150,3 +150,52 @@ async def test_the_endpoint_that_computed_the_prompt_is_credited_with_it(engines
     assert blocks(computed) == 0
     assert (await router.post(BODY)).status == 200
     assert len(prefill.calls) == 1 and blocks(computed) > 0
+
+
+ADAPTERS = [{"name": "lora-1", "parent": "m", "path": "/adapters/1"}]
+ADAPTER_BODY = BODY.replace(b'"model":"m"', b'"model":"lora-1"')
+
+
+def is_load(call: Any) -> bool:
+    return bool(call.head.startswith(b"POST /v1/load_lora_adapter "))
+
+
+async def load_then_give_kv(call: Any) -> None:
+    await (answer_load(call) if is_load(call) else give_kv(call))
+
+
+async def answer_load(call: Any) -> None:
+    call.answer(b"loaded")
+
+
+async def refuse_to_load(call: Any) -> None:
+    call.answer(b"no such directory", "404 Not Found")
+
+
+async def test_an_adapters_prompt_is_computed_apart_once_the_prefill_endpoint_has_loaded_it(
+    engines: Any, route: Any
+) -> None:
+    (prefill,), (decode,) = await engines(1, script=load_then_give_kv), await engines(1)
+    router = await start(route, prefill, decode, adapters=ADAPTERS)
+    for _ in range(2):
+        router.gateway.scheduler.index.clear_slot(1)
+        assert (await router.post(ADAPTER_BODY)).status == 200
+        await router.settled()
+    assert [is_load(call) for call in prefill.calls] == [True, False, False]
+    assert orjson.loads(prefill.calls[1].body)["model"] == "lora-1"
+    assert decode.calls[1].body == b'{"kv_transfer_params":' + PARAMS + b"," + ADAPTER_BODY[1:]
+    assert router.gateway.metrics.handovers == {"pays": 2, "done": 2}
+    assert router.counters() == [(0, 0, 0), (0, 0, 0)]
+
+
+async def test_an_adapter_that_the_prefill_endpoint_cannot_load_is_left_to_the_decode_endpoint(
+    engines: Any, route: Any
+) -> None:
+    (prefill,), (decode,) = await engines(1, script=refuse_to_load), await engines(1)
+    router = await start(route, prefill, decode, adapters=ADAPTERS)
+    assert (await router.post(ADAPTER_BODY)).status == 200
+    assert [is_load(call) for call in prefill.calls] == [True]
+    assert decode.calls[-1].body == ADAPTER_BODY
+    await router.settled()
+    assert router.gateway.metrics.handovers == {"pays": 1, "no_adapter": 1}
+    assert router.counters() == [(0, 0, 0), (0, 0, 0)]

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 PREFILL = make_profile(
     "prefill_pool",
     ("healthy", "model", "not_draining", "prefills", "context_fits", "not_refusing"),
-    {"uncached_prefix": 1.0, "token_load": 1.0},
+    {"uncached_prefix": 1.0, "token_load": 1.0, "adapter": 0.5},
     "max_random_ties",
 )
-"""How a prefill endpoint is chosen: whoever is done with the prompt first."""
+"""How a prefill endpoint is chosen: whoever is done with the prompt first; for an adapter, rather one that holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def choose_prefill(
     scheduler: "Scheduler", prompt: SchedulingRequest, chain: Sequence[bytes], tokens_per_block: float, rng: "Random"
 ) -> Decision | None:
     """The endpoint of role `prefill` for the prompt; None when none of them may take it."""
-    request = SchedulingRequest(prompt.model, prompt.prompt_tokens)
+    request = SchedulingRequest(prompt.model, prompt.prompt_tokens, adapter=prompt.adapter)
     candidates: Sequence[Candidate] = list(scheduler.candidates)
     request.matched = scheduler.matched(chain, candidates, tokens_per_block, prompt.prompt_tokens)
     return schedule(request, candidates, PREFILL, rng)

@@ -22,5 +22,7 @@ class BodyFacts:
     session: str | None
     include_usage: bool
     """The client itself asks for the usage event of a stream."""
+    pool: str = ""
+    """The base model: adapters wait in their base's queue, since they share its endpoints. Set once `model` is."""
     document: Mapping[str, Any] | None = None
     """The whole parsed body, until the prompt is measured."""

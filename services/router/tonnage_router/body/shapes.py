@@ -68,7 +68,7 @@ def facts(document: Document, read_prompt: "PromptReader") -> BodyFacts:
         _text_or_none(get("cache_salt")),
         _session(document),
         type(options) is dict and options.get("include_usage") is True,
-        document,
+        document=document,
     )
 
 

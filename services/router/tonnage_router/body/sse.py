@@ -12,16 +12,16 @@ class UsageStripper:
     """Passes whole events at once; an event cut between pieces waits for its end. Only the final event of vLLM's
     `include_usage` (no choices, a usage object) is dropped."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("held",)
 
     def __init__(self) -> None:
-        self._held = b""
+        self.held = b""
 
     def feed(self, piece: bytes) -> bytes:
         """What may go to the client now."""
-        if self._held:
-            piece = self._held + piece
-            self._held = b""
+        if self.held:
+            piece = self.held + piece
+            self.held = b""
         if b'"usage"' not in piece and piece.endswith(b"\n\n"):
             return piece
         out: list[bytes] = []
@@ -31,15 +31,15 @@ class UsageStripper:
             at = match.end()
             if not _is_usage(event):
                 out.append(event)
-        self._held = piece[at:]
-        if len(self._held) > _MAX_HELD:
-            out.append(self._held)
-            self._held = b""
+        self.held = piece[at:]
+        if len(self.held) > _MAX_HELD:
+            out.append(self.held)
+            self.held = b""
         return b"".join(out)
 
     def end(self) -> bytes:
         """What is left at the end of the stream."""
-        held, self._held = self._held, b""
+        held, self.held = self.held, b""
         return held
 
 

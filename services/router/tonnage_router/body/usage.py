@@ -31,6 +31,10 @@ class StreamTap:
         self._carry = b""
         self._last: Usage | None = None
 
+    def passes(self, piece: bytes) -> bool:
+        """Whether `piece` is whole events that say nothing of usage, so that it need not be fed."""
+        return not self._carry and piece.endswith(b"\n\n") and _MARK not in piece
+
     def feed(self, piece: bytes) -> None:
         """Take the next bytes; lines cut between pieces are joined."""
         if self._carry:
@@ -67,6 +71,10 @@ class BodyTap:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._size = 0
+
+    def passes(self, piece: bytes) -> bool:
+        """Never: all of it is kept."""
+        return False
 
     def feed(self, piece: bytes) -> None:
         """Take the next bytes of the body."""

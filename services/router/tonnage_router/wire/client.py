@@ -20,8 +20,11 @@ PIPELINED = 16
 """Requests read ahead of the one being answered, before reading pauses."""
 
 
-class ClientConnection(asyncio.Protocol):
-    """One connection. `quiet_ticks` counts sweeps since the peer last did what it owes: send, or read."""
+class ClientConnection:
+    """One connection. `quiet_ticks` counts sweeps since the peer last did what it owes: send, or read.
+
+    An `asyncio.Protocol` in form only: a compiled class has no base that is not compiled.
+    """
 
     __slots__ = (
         "_gateway",
@@ -83,6 +86,9 @@ class ClientConnection(asyncio.Protocol):
         self._queue.clear()
         if self.exchange is not None:
             self.exchange.client_gone()
+
+    def eof_received(self) -> None:
+        """The client sends no more: it is taken for gone."""
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser; its callbacks do the rest."""

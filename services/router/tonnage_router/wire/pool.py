@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from tonnage_router.wire.peer import refused_peer
 from tonnage_router.wire.upstream import UpstreamConnection
@@ -56,7 +57,9 @@ class UpstreamPool:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(lambda: UpstreamConnection(self), self.host, self.port)
+                connection = UpstreamConnection(self)
+                made = cast("Callable[[], asyncio.Protocol]", lambda: connection)
+                await loop.create_connection(made, self.host, self.port)
             if (why := refused_peer(connection.transport)) is not None:
                 connection.transport.abort()
                 raise OSError(why)

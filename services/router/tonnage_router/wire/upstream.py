@@ -16,7 +16,7 @@ HEAD_BYTES = 256 << 10
 NO_BODY = frozenset({204, 304})
 
 
-class UpstreamConnection(asyncio.Protocol):
+class UpstreamConnection:
     """One connection. The answer's head is held until its first body byte, so that a dying engine can be replaced."""
 
     __slots__ = (
