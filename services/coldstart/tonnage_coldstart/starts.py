@@ -15,7 +15,7 @@ from tonnage_core.errors import BadInputError
 
 KEPT = 200
 SPANS = 200
-Seconds = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False, strict=True)]
 
 
 class SpanReport(BaseModel):
