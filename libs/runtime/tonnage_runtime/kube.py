@@ -171,7 +171,9 @@ class KubeClient:
         while True:
             query = {"limit": str(min(PAGE, limit or PAGE)), "labelSelector": selector, "continue": token}
             page = self._call("GET", resource.path(), query)
-            items += page.get("items") or []
+            # An API server leaves kind and version of its own kinds out of a list's items.
+            said = {"apiVersion": resource.api_version, "kind": resource.kind}
+            items += [{**said, **one} for one in page.get("items") or []]
             metadata = page.get("metadata") or {}
             token = metadata.get("continue") or ""
             if not token or (limit is not None and len(items) >= limit):

@@ -118,6 +118,9 @@ def test_times_that_do_not_fit_are_refused() -> None:
     good = drain_times(Drain(30, 5))
     with pytest.raises(SpecError, match="grace period of 49 s"):
         DrainTimes(good.pre_stop_s, good.engine_s, good.grace_s - 1).check()
+    for pre_stop, engine in ((0, 30), (5, 0)):
+        with pytest.raises(SpecError, match="drain"):
+            DrainTimes(pre_stop, engine, 3600).check()
     assert good.grace_s == 35 + EXIT_S
 
 

@@ -180,3 +180,11 @@ def test_a_file_that_is_no_kubeconfig_is_one_line(tmp_path: Path, text: str) -> 
     with pytest.raises(KubeConfigError, match="kubeconfig") as caught:
         configuration(str(path))
     assert "\n" not in str(caught.value)
+
+
+async def test_items_of_a_list_have_the_kind_that_the_server_leaves_out(
+    kmock: KubernetesEmulator, client: KubeClient
+) -> None:
+    kmock[f"get {PATH}"] << {"metadata": {}, "items": [{"metadata": {"name": "n"}}]}
+    (found,), _ = await asyncio.to_thread(client.list, PROFILES)
+    assert found == {"apiVersion": "tonnage.dev/v1alpha1", "kind": "GpuProfile", "metadata": {"name": "n"}}
