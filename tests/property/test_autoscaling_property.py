@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tonnage_core.autoscaling.engine_metrics import WANTED, EngineReading, NoEngineMetricsError, Signal, read_engine
 from tonnage_core.autoscaling.exposition import UnparsableError, parse
+from tonnage_core.autoscaling.forecast import required
 from tonnage_core.autoscaling.observation import Knowledge, Observation
 from tonnage_core.autoscaling.policy import ScalingPolicy
 from tonnage_core.autoscaling.state_machine import PoolState, decide
@@ -64,6 +65,7 @@ LOADS = st.one_of(
 
 
 @given(st.lists(st.tuples(st.lists(LOADS, max_size=6), st.floats(0, 200)), min_size=1, max_size=30))
+@settings(deadline=None)
 def test_the_target_stays_within_limits_and_only_falls_when_everything_is_known(
     rounds: list[tuple[list[tuple[float, float, float] | None], float]],
 ) -> None:
@@ -82,6 +84,7 @@ def test_the_target_stays_within_limits_and_only_falls_when_everything_is_known(
 
 
 @given(st.floats(0, 20), st.integers(1, 8))
+@settings(deadline=None)
 def test_a_constant_load_spread_over_the_replicas_settles(kv_in_all: float, replicas: int) -> None:
     policy = ScalingPolicy(max_replicas=64, scale_down_after_s=5)
     state, targets = PoolState(target=replicas), []
@@ -95,3 +98,21 @@ def test_a_constant_load_spread_over_the_replicas_settles(kv_in_all: float, repl
     assert len(set(targets[-20:])) == 1
     steps = [b - a for a, b in pairwise(targets) if b != a]
     assert not any(a < 0 < b for a, b in pairwise(steps)), "a scale-down that had to be taken back"
+
+
+@given(st.lists(st.floats(0, 50), min_size=2, max_size=12), st.floats(0.1, 10))
+def test_the_replicas_that_had_to_be_there_keep_the_wait_and_one_in_twenty_fewer_do_not(
+    loads: list[float], slack: float
+) -> None:
+    needed = required([(5.0 * index, load) for index, load in enumerate(loads)], slack)
+    assert _wait_s(loads, needed) <= slack * (1 + 1e-9)
+    if needed > 1e-6:
+        assert _wait_s(loads, needed * 0.95) > slack
+
+
+def _wait_s(loads: list[float], replicas: float) -> float:
+    """The queue's wait after the last of the loads of 5 s each."""
+    backlog = 0.0
+    for load in loads:
+        backlog = max(0.0, backlog + 5.0 * (load - replicas))
+    return backlog / replicas if replicas else 0.0

@@ -146,7 +146,7 @@ def settled(replicas: int, load: float, **more: object) -> Replay:
 
 def test_a_constant_load_keeps_a_constant_target() -> None:
     replay = settled(6, 4.0)
-    replay.run(1800)
+    replay.run(3600)
     assert replay.targets == sorted(replay.targets, reverse=True), "the margin shrinks as evidence comes in"
     assert replay.targets[-1] == 5
 

@@ -64,10 +64,15 @@ MISS = 0.002
 FULLEST = 0.98
 
 
+def wait_slack(cost: ReplicaCost, mix: RequestMix, slo_ttft_s: float) -> float:
+    """Seconds that a request may wait before its prompt, one deviation longer than the mean; may be below 0."""
+    return slo_ttft_s - cost.prefill_s(mix.prompt * (1 + math.sqrt(mix.prompt_cv2)))
+
+
 def fill_limit(cost: ReplicaCost, mix: RequestMix, replicas: int, slo_ttft_s: float) -> float:
     """Largest mean load of a replica (0 to 1) at which waiting makes no more than the share `MISS` of requests late."""
     service = max(cost.request_s(mix.prompt, mix.output), 1e-6)
-    slack = slo_ttft_s - cost.prefill_s(mix.prompt * (1 + math.sqrt(mix.prompt_cv2)))
+    slack = wait_slack(cost, mix, slo_ttft_s)
     if slack <= 0:
         return 0.3
     spread = service * (1 + mix.prompt_cv2) / 2 / max(1, replicas)

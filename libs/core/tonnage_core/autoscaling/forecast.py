@@ -1,10 +1,13 @@
 """What the load will be when a replica asked for now serves, from the past alone.
 
-Point forecast: the larger of the last minute and the last half minute (a burst counts at once and leaves slowly), plus
-a rising trend over five minutes; with a whole season on record, what the season did from here on, if that is more.
-The margin over it is learned: how far past forecasts fell short of what came, at the quantile asked for, together with
-a prior that a new pool starts from. So a steady pool gets a small margin, a bursty one a large one, and nothing has to
-be tuned by hand.
+Point forecast: the larger of the last five minutes and the last minute (a surge counts within a minute, noise evens
+out), plus a tenth of a rising trend; with a whole season on record, what the season did from here on, if that is more.
+The margin over it is learned: what past forecasts would have had to be multiplied by so that nobody waited longer than
+the TTFT limit leaves room for, at the quantile asked for, together with a prior that a new pool starts from. So a
+steady pool gets a small margin, a bursty one a large one, and nothing has to be tuned by hand.
+
+What had to be there (`required`): of `W` replica-seconds that came within `d` seconds a fleet of `n` leaves `W - n d`
+waiting, which takes it `(W - n d) / n` seconds. So `n >= W / (d + slack)`, for every `d` up to a minute back.
 """
 
 import math
@@ -12,15 +15,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 BUCKET_S = 15.0
-LEVEL, RECENT, TREND = 4, 2, 20
+LEVEL, RECENT, TREND = 20, 4, 20
 """Buckets of the level, of the recent mean, of the trend."""
+LEAST_PAST = 4
+"""Buckets that a forecast must have seen for what came of it to be evidence."""
+BURST_S = 60.0
+"""How far back a burst may have begun that is still worked off."""
 KEPT_RATIOS = 240
 """Past forecasts that the margin is learned from: an hour."""
-PRIOR = (0.9, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3)
-PRIOR_WEIGHT = 3
+PRIOR = (1.1, 1.2, 1.3, 1.4)
+PRIOR_WEIGHT = 4
 """The prior's ratios each count this often: an hour of evidence outweighs them."""
-TREND_DAMPING = 0.25
-LARGEST_RATIO = 3.0
+TREND_DAMPING = 0.1
+LARGEST_SEASON = 3.0
+"""Most that a season may multiply the level by."""
+LARGEST_RATIO = 2.0
+"""Most that one miss counts for: a single step up must not multiply the load of the hour after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +45,12 @@ class History:
     """End of the last closed bucket."""
     open_sum: float = 0.0
     open_count: int = 0
+    open_required: float = 0.0
+    """The most replicas that had to be there in the open bucket."""
+    burst: tuple[tuple[float, float], ...] = ()
+    """Measurements of the last minute: time, load."""
     ratios: tuple[float, ...] = ()
+    """What had to be there over what had been forecast, by bucket."""
     season_s: float = 86_400.0
     kept_s: float = 2 * 86_400.0
 
@@ -45,7 +60,7 @@ class Forecast:
     """Loads at the horizon, in the unit of the history."""
 
     level: float
-    """Now."""
+    """Of the last minute."""
     point: float
     upper: float
     """The point with the learned margin."""
@@ -53,21 +68,48 @@ class Forecast:
     """What the point was multiplied by."""
 
 
-def record(history: History, load: float, now_s: float, horizon_s: float) -> History:
+def record(history: History, load: float, now_s: float, horizon_s: float, slack_s: float = 1.0) -> History:
     """The history with one more measurement; a pause leaves out the buckets it covers by repeating the last one.
 
-    A clock that went back starts an open bucket anew and loses nothing that was recorded.
+    `slack_s` is how long a request may wait. A clock that went back starts an open bucket anew and loses nothing that
+    was recorded.
     """
     if history.closed_at_s is None or now_s < history.closed_at_s:
-        return replace(history, closed_at_s=now_s, open_sum=load, open_count=1)
+        return _opened(history, load, now_s)
     while now_s - history.closed_at_s >= BUCKET_S:
         pause = (now_s - history.closed_at_s) // BUCKET_S
         if pause > TREND and not history.open_count:
             # Repeating a value for hours would invent evidence: the history goes on from here.
-            return replace(history, closed_at_s=now_s, open_sum=load, open_count=1)
+            return _opened(history, load, now_s)
         history = _close(history, horizon_s)
         assert history.closed_at_s is not None
-    return replace(history, open_sum=history.open_sum + load, open_count=history.open_count + 1)
+    burst = (*(seen for seen in history.burst if now_s - seen[0] < BURST_S), (now_s, load))
+    return replace(
+        history,
+        open_sum=history.open_sum + load,
+        open_count=history.open_count + 1,
+        open_required=max(history.open_required, required(burst, slack_s)),
+        burst=burst,
+    )
+
+
+def _opened(history: History, load: float, now_s: float) -> History:
+    return replace(history, closed_at_s=now_s, open_sum=load, open_count=1, open_required=load, burst=((now_s, load),))
+
+
+def required(burst: Sequence[tuple[float, float]], slack_s: float) -> float:
+    """Replicas without which the newest of the measurements (time, load) would have waited longer than `slack_s`.
+
+    Each load holds since the measurement before it, the first one for as long as the second.
+    """
+    work = span = most = 0.0
+    for index in range(len(burst) - 1, -1, -1):
+        here = max(1, index)
+        since = burst[here][0] - burst[here - 1][0] if len(burst) > 1 else BUCKET_S
+        span += min(since, BUCKET_S)
+        work += burst[index][1] * min(since, BUCKET_S)
+        most = max(most, work / (span + max(0.1, slack_s)))
+    return most
 
 
 def _close(history: History, horizon_s: float) -> History:
@@ -77,10 +119,12 @@ def _close(history: History, horizon_s: float) -> History:
     values = (*history.values[-kept + 1 :], mean)
     ratios = history.ratios
     ahead = buckets(horizon_s)
-    if len(values) > ahead + LEVEL:
-        ratios = (*ratios[-KEPT_RATIOS + 1 :], _turned_out(values, ahead))
+    if history.open_count and len(values) > ahead + LEAST_PAST:
+        ratios = (*ratios[-KEPT_RATIOS + 1 :], _turned_out(values, ahead, history.open_required))
     end = (history.closed_at_s or 0.0) + BUCKET_S
-    return replace(history, values=values, closed_at_s=end, open_sum=0.0, open_count=0, ratios=ratios)
+    return replace(
+        history, values=values, closed_at_s=end, open_sum=0.0, open_count=0, open_required=0.0, ratios=ratios
+    )
 
 
 def buckets(horizon_s: float) -> int:
@@ -88,11 +132,9 @@ def buckets(horizon_s: float) -> int:
     return max(1, math.ceil(horizon_s / BUCKET_S))
 
 
-def _turned_out(values: Sequence[float], ahead: int) -> float:
-    """What came `ahead` buckets after the forecast of then, over that forecast."""
-    then = values[: len(values) - ahead]
-    came = sum(values[-RECENT:]) / RECENT
-    said = point(then, ahead)
+def _turned_out(values: Sequence[float], ahead: int, came: float) -> float:
+    """The replicas that had to be there over those forecast `ahead` buckets before."""
+    said = point(values[: len(values) - ahead], ahead)
     return min(LARGEST_RATIO, came / said) if said > 0 else 1.0
 
 
@@ -100,8 +142,7 @@ def point(values: Sequence[float], ahead: int) -> float:
     """The load `ahead` buckets on, without margin; 0 for an empty history."""
     if not values:
         return 0.0
-    level = _mean(values[-LEVEL:])
-    base = max(level, _mean(values[-RECENT:]))
+    base = max(_mean(values[-LEVEL:]), _mean(values[-RECENT:]))
     return base + max(0.0, slope(values[-TREND:])) * ahead * TREND_DAMPING
 
 
@@ -129,7 +170,7 @@ def seasonal(history: History, ahead: int) -> float | None:
     later = history.values[start : start + ahead + 1]
     if then <= 0 or not later:
         return None
-    return _mean(history.values[-LEVEL:]) * min(LARGEST_RATIO, max(later) / then)
+    return _mean(history.values[-LEVEL:]) * min(LARGEST_SEASON, max(later) / then)
 
 
 def margin_of(ratios: Sequence[float], quantile: float) -> float:
@@ -143,7 +184,7 @@ def forecast(history: History, horizon_s: float, quantile: float) -> Forecast | 
     if not history.values:
         return None
     ahead = buckets(horizon_s)
-    level = _mean(history.values[-LEVEL:])
+    level = _mean(history.values[-RECENT:])
     said = max(point(history.values, ahead), seasonal(history, ahead) or 0.0)
     margin = margin_of(history.ratios, quantile)
     return Forecast(level, said, said * margin, margin)

@@ -1,16 +1,16 @@
 """From demand and forecast to the replicas a pool should have and the fewest that would do.
 
-Up: the load forecast for when a start would be over, with its learned margin, over how full a replica may run. Down:
-the same load on fewer replicas, each of which then finds less of its prompts cached (a replica that goes takes its
-share of the prefix cache along), with the scale-down margin: N-1 is worked out before it is tried. SLO burn asks for
-one more when nothing is on its way, and lets nothing go.
+Up: the load forecast for when a start would be over, times the larger of its learned margin and of what a replica must
+leave free at that mean load. Down: the same load on fewer replicas, each of which then finds less of its prompts cached
+(a replica that goes takes its share of the prefix cache along), with the scale-down margin: N-1 is worked out before it
+is tried. SLO burn asks for one more when nothing is on its way, and lets nothing go.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tonnage_core.autoscaling.capacity import RequestMix, fill_limit
+from tonnage_core.autoscaling.capacity import RequestMix, fill_limit, wait_slack
 from tonnage_core.autoscaling.demand import Demand, DemandState, measure
 from tonnage_core.autoscaling.forecast import Forecast, History, forecast, record
 from tonnage_core.autoscaling.observation import Knowledge, Observation
@@ -90,7 +90,8 @@ def look(
     burn = _burnt(state.burn, seen, capacity.slo_ttft_s, now_s)
     state = replace(state, demand=demand_state, burn=burn, starts=starts)
     if demand is not None:
-        state = replace(state, history=record(state.history, demand.load, now_s, horizon))
+        slack = wait_slack(capacity.cost, RequestMix(demand.prompt, demand.output), capacity.slo_ttft_s)
+        state = replace(state, history=record(state.history, demand.load, now_s, horizon, slack))
     said = forecast(state.history, horizon, policy.forecast_quantile)
     if demand is None or said is None:
         return state, Outlook(_held(state, now_s, policy), None, said, horizon, None, burn.share)
@@ -163,13 +164,12 @@ def _demand_need(
     serving = max(1.0, sum(one.speed for one in seen if one.knowledge is Knowledge.FRESH))
     wait_s = demand.backlog_s / serving
     extra = demand.backlog_s / horizon_s if wait_s > TOLERATED_WAIT * capacity.slo_ttft_s else 0.0
-    load = said.upper + extra
+    # Surges and bursts are in the margin, chance within seconds is in the fill: both at once would count it twice.
+    load = max(said.upper, said.point / fill) + extra
     found = state.mix.found / max(1.0, state.mix.found + state.mix.computed)
     lost = found / max(1, target) * min(1.0, demand.prefill_s / demand.request_s)
-    fewest = load * (1 + lost) / (fill * DOWN_MARGIN)
-    return Need(
-        Driver.DEMAND, _ceil(load / fill) + policy.warm_replicas, _ceil(fewest) + policy.warm_replicas, load, fill
-    )
+    fewest = load * (1 + lost) / DOWN_MARGIN
+    return Need(Driver.DEMAND, _ceil(load) + policy.warm_replicas, _ceil(fewest) + policy.warm_replicas, load, 1.0)
 
 
 def _slo_need(share: float | None, seen: Sequence[Observation], policy: ScalingPolicy) -> Need:

@@ -40,7 +40,7 @@ class ScalingPolicy:
     """What a replica can carry; None when the model or the GPU is not known: then nothing is forecast."""
     start_s: float = 180.0
     """Time a start takes until starts have been seen; the forecast's horizon."""
-    forecast_quantile: float = 0.9
+    forecast_quantile: float = 0.94
     """Share of past forecasts, with margin, that were enough."""
     slo_miss_share: float = 0.01
     """Share of requests that may miss the TTFT limit."""

@@ -34,15 +34,16 @@ class WarmChoice:
 
 
 def shortfalls(history: History, horizon_s: float, quantile: float, fill: float) -> tuple[float, ...]:
-    """Replicas by which the forecast with its margin fell short, one a bucket of the history, at `fill` of a replica.
+    """Replicas that the load kept full beyond those the forecast with its margin gave, one a bucket of the history.
 
     The margin is the one learned by now; buckets before the first forecast are left out.
     """
-    ahead, margin, values = buckets(horizon_s), margin_of(history.ratios, quantile), history.values
+    ahead, values = buckets(horizon_s), history.values
+    margin = max(margin_of(history.ratios, quantile), 1 / fill)
     # A point forecast looks back by less than this many buckets.
     span = 32
     return tuple(
-        max(0.0, values[index] - point(values[max(0, index - ahead - span) : index - ahead], ahead) * margin) / fill
+        max(0.0, values[index] - point(values[max(0, index - ahead - span) : index - ahead], ahead) * margin)
         for index in range(ahead + 4, len(values))
     )
 
