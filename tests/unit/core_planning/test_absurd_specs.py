@@ -122,3 +122,18 @@ def test_a_request_beyond_the_models_positions_is_said_to_be_refused(
     assert run(["predict", *asked, "--json"]) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
     assert any("exceed the model's 131072 positions" in note for note in notes) is said
+
+
+def test_answers_too_long_to_follow_are_one_error_that_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = {
+        "model": "meta-llama/Llama-3.1-8B",
+        "traffic": {"rate_rps": 12, "input_tokens": 1000, "output_tokens": 100_000},
+        "slo": {"tpot_ms": {"p95": 60}},
+        "offers": [{"gpu": "H100", "usd_per_hour": 2.9}, {"gpu": "B200", "usd_per_hour": 5.5}],
+    }
+    (tmp_path / "plan.yaml").write_text(json.dumps(spec))
+    assert run(["plan", str(tmp_path / "plan.yaml")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "plan for shorter answers" in error

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tonnage_core.cost import usd_per_million_tokens
-from tonnage_core.planning.evaluate import Checked, load_of, steady, try_load
+from tonnage_core.planning.evaluate import PATIENCE, Checked, load_of, steady, try_load, work_of
 from tonnage_core.planning.spec import PlanSpec, Target
 from tonnage_core.planning.trial import Trial
 from tonnage_core.queueing import gg1_wait, mm1_time
@@ -44,6 +44,8 @@ def curve_of(spec: PlanSpec, best: Checked) -> Curve:
     base = load_of(spec, best.replicas or 1)
     trials = {trial.rate_rps: trial for trial in best.trials.values()}
     for share in SHARES:
+        if work_of(trials.values()) > PATIENCE:
+            break
         if not any(abs(rate / base - share) < 0.12 for rate in trials):
             trials[share * base] = try_load(spec, best.ranked, share * base, QUICK)
     ordered = [trials[rate] for rate in sorted(trials)]

@@ -1,11 +1,12 @@
 """How many replicas of a configuration meet the SLO: a guess by formula, decided by the engine model."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from tonnage_core.cost import usd_per_million_tokens
 from tonnage_core.planning.candidate import Config, Refused, Sized
+from tonnage_core.planning.sampling import MEASURED
 from tonnage_core.planning.spec import PlanSpec
 from tonnage_core.planning.steady import Bound, Steady, steady_of
 from tonnage_core.planning.trial import Trial, run_trial
@@ -18,6 +19,8 @@ IDLE_SHARE = 0.2
 """A replica that misses a target at this share of its rate by formula misses it at any."""
 MOST_TRIALS = 6
 MOST_REPLICAS = 1_000_000
+PATIENCE = 1_000_000
+"""Generated tokens followed, a second or two of one core, after which an answer found so far is good enough."""
 
 
 @dataclass(frozen=True)
@@ -104,14 +107,12 @@ def try_replicas(spec: PlanSpec, ranked: Ranked, replicas: int) -> Trial:
     return try_load(spec, ranked, load_of(spec, replicas))
 
 
-def try_load(spec: PlanSpec, ranked: Ranked, load: float, measured: int | None = None) -> Trial:
+def try_load(spec: PlanSpec, ranked: Ranked, load: float, measured: int = MEASURED) -> Trial:
     """The engine model at a load, requests a second."""
     point = ranked.bound.point
     expected = point.rows * min(3.0, load / point.rate_rps) if point else 0.0
-    traffic, more = spec.traffic.at(load), {} if measured is None else {"measured": measured}
-    return run_trial(
-        ranked.sized, traffic, spec.call_targets, rng=spec.generator(spec.seed), in_flight=expected, **more
-    )
+    traffic, rng = spec.traffic.at(load), spec.generator(spec.seed)
+    return run_trial(ranked.sized, traffic, spec.call_targets, rng=rng, in_flight=expected, measured=measured)
 
 
 def check(spec: PlanSpec, ranked: Ranked) -> Checked:
@@ -151,6 +152,8 @@ def _to_try(spec: PlanSpec, ranked: Ranked, trials: dict[int, Trial]) -> Iterato
             return
         else:
             low = now
+        if high is not None and work_of(trials.values()) > PATIENCE:
+            return
         if high is None:
             now = max(low + 1, idle_replicas(spec, ranked))
         elif low == 0:
@@ -159,6 +162,11 @@ def _to_try(spec: PlanSpec, ranked: Ranked, trials: dict[int, Trial]) -> Iterato
             now = min(math.ceil(low * 1.25), (low + high) // 2)
         if now == 0 or now in trials:
             return
+
+
+def work_of(trials: Iterable[Trial]) -> float:
+    """Generated tokens that the trials took to follow."""
+    return sum(trial.tokens for trial in trials)
 
 
 def idle_replicas(spec: PlanSpec, ranked: Ranked) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from tonnage_core.planning.candidate import Refused, Sized, explicit, size
 from tonnage_core.planning.evaluate import (
+    PATIENCE,
     Checked,
     Ranked,
     check,
@@ -15,6 +16,7 @@ from tonnage_core.planning.evaluate import (
     try_load,
     try_replicas,
     with_limits,
+    work_of,
 )
 from tonnage_core.planning.mixes import Mix, cheapest_mix
 from tonnage_core.planning.space import configurations
@@ -94,6 +96,8 @@ def _check_cheapest(spec: PlanSpec, ranked: list[Ranked], progress: Progress) ->
     for each in (one for one in ranked if within(one)):
         if len(checked) >= MOST_CHECKS or sum(one.replicas is None for one in checked) >= MOST_MISSES:
             break
+        if any(one.fits_offer for one in checked) and _patience_ends(checked):
+            break
         if _worth(spec, each, checked):
             progress(0.3 + 0.4 * len(checked) / MOST_CHECKS, f"engine model: {each.config.name}")
             checked.append(check(spec, each))
@@ -106,6 +110,10 @@ def _check_cheapest(spec: PlanSpec, ranked: list[Ranked], progress: Progress) ->
                 progress(0.6, f"engine model: {each.config.name}")
                 checked.append(check(spec, each))
     return checked
+
+
+def _patience_ends(checked: list[Checked]) -> bool:
+    return work_of(trial for each in checked for trial in each.trials.values()) > PATIENCE
 
 
 def within(each: Ranked) -> bool:
@@ -130,7 +138,7 @@ def _worth(spec: PlanSpec, each: Ranked, checked: list[Checked]) -> bool:
 def tune(spec: PlanSpec, best: Checked) -> tuple[Checked, tuple[Tuning, ...]]:
     """Other batch limits for the winner, at the load of one replica fewer where there are several: one that meets the
     SLO there saves a replica. With one replica, the limits with the most room win."""
-    if best.replicas is None:
+    if best.replicas is None or _patience_ends([best]):
         return best, ()
     goal = max(1, best.replicas - 1)
     tried: list[Tuning] = []

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tonnage_core.engine.engine import Engine
@@ -10,6 +10,7 @@ from tonnage_core.engine.errors import RequestTooLongError
 from tonnage_core.engine.types import RequestTimeline
 from tonnage_core.planning.candidate import Sized
 from tonnage_core.planning.drafting import clock_of
+from tonnage_core.planning.sampling import MEASURED, affordable, sample_for
 from tonnage_core.planning.spec import Target
 from tonnage_core.planning.traffic import Traffic
 from tonnage_core.slo import percentile
@@ -17,11 +18,6 @@ from tonnage_core.slo import percentile
 if TYPE_CHECKING:
     from random import Random
 
-MEASURED = 200
-"""Requests whose latencies count, after as many as are in flight at once, which fill the engine."""
-MOST_FILLING = 500
-LONGEST_REPLAY = 320
-"""Requests of a trace replayed in one trial."""
 TAIL_FROM = 90.0
 """Beyond what the sample shows, a percentile follows an exponential tail from here."""
 
@@ -42,6 +38,8 @@ class Trial:
     hit_rate: float
     busy_share: float
     preemptions: int
+    tokens: float
+    """Work of following it, in generated tokens."""
 
     @property
     def attainment(self) -> float:
@@ -88,18 +86,15 @@ def run_trial(
     measured: int = MEASURED,
 ) -> Trial:
     """Serve requests drawn with `rng` at `traffic.rate_rps` on one replica; `in_flight` is how many the formulas expect
-    at once."""
-    filling = min(MOST_FILLING, math.ceil(1.5 * in_flight) + 10)
-    count = filling + measured + filling // 2
-    if traffic.requests:
-        count = min(count, len(traffic.requests), LONGEST_REPLAY)
-        filling = min(filling, count // 4)
-        measured = max(1, min(measured, count - filling))
-    engine = Engine(sized.engine_config(), clock_of(sized))
+    at once. Raises `PlanSpecError` for more work than `sampling.MOST_TOKENS`."""
+    sample = affordable(sample_for(traffic, in_flight, measured), traffic)
+    # Where no two requests share a token, a prefix cache finds nothing: without it the same steps cost less to follow.
+    config = replace(sized.engine_config(), enable_prefix_caching=traffic.mean_cached > 0)
+    engine = Engine(config, clock_of(sized))
     ended: list[RequestTimeline] = []
     refused: set[str] = set()
     names: list[str] = []
-    for at, request in traffic.draw(count, rng):
+    for at, request in traffic.draw(sample.count, rng):
         ended += engine.run_until(at)
         names.append(request.request_id)
         try:
@@ -107,8 +102,9 @@ def run_trial(
         except RequestTooLongError:
             refused.add(request.request_id)
     ended += engine.run_until(math.inf)
-    window = set(names[filling : filling + measured])
-    return _measured(engine, traffic, targets, [each for each in ended if each.request_id in window], window & refused)
+    window = set(names[sample.filling : sample.filling + sample.measured])
+    seen = [each for each in ended if each.request_id in window]
+    return _measured(engine, traffic, targets, seen, window & refused, sample.tokens)
 
 
 def _measured(
@@ -117,6 +113,7 @@ def _measured(
     targets: Sequence[Target],
     ended: Sequence[RequestTimeline],
     refused: set[str],
+    tokens: float,
 ) -> Trial:
     rows = [_latencies(each) for each in ended]
     limits = {target.metric: target.limit_ms for target in sorted(targets, key=lambda each: each.percent)}
@@ -134,6 +131,7 @@ def _measured(
         hit_rate=counters.hit_tokens / counters.query_tokens if counters.query_tokens else 0.0,
         busy_share=min(1.0, counters.busy_s / engine.clock) if engine.clock else 0.0,
         preemptions=counters.preemptions,
+        tokens=tokens,
         **{name: tuple(sorted(v for row in rows if (v := row[name]) is not None)) for name in _METRICS},
     )
 
