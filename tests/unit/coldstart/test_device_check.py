@@ -84,6 +84,31 @@ def test_a_chunk_that_the_device_finds_wrong_fails_the_load_by_name(model: Path,
         tonnage_coldstart.load(model, "cpu", OPTIONS)
 
 
+def test_a_rank_leaves_the_chunks_that_it_keeps_whole_to_the_device(model: Path, check: HostCheck) -> None:
+    """Names that no cut is known for are kept whole by every rank; the ranks share the checks."""
+    left = set()
+    for rank in range(2):
+        options = LoadOptions(threads=2, slab_bytes=CHUNK)
+        loaded = tonnage_coldstart.load(model, "cpu", options, tp_rank=rank, tp_size=2)
+        assert loaded.report["verified"] is True
+        left |= {chunk for _, chunk, _ in check.held}
+        check.held.clear()
+    assert left
+    path = model / "a.safetensors"
+    raw = bytearray(path.read_bytes())
+    raw[max(left) * CHUNK + 100] ^= 1
+    path.write_bytes(raw)
+    failed = 0
+    for rank in range(2):
+        check.held.clear()
+        try:
+            tonnage_coldstart.load(model, "cpu", OPTIONS, tp_rank=rank, tp_size=2)
+        except ContentMismatchError as error:
+            assert f"chunk {max(left)}" in str(error)
+            failed += 1
+    assert failed
+
+
 def test_without_checks_nothing_is_left_to_the_device(model: Path, check: HostCheck) -> None:
     tonnage_coldstart.load(model, "cpu", LoadOptions(ring=True, slab_bytes=2 * CHUNK, verify=False))
     assert check.held == []

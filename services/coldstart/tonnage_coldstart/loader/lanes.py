@@ -74,7 +74,7 @@ class Lanes:
                 slab = ring.take()
                 read_into(file, slab.view, start, length)
                 sent_to = self._send(run.file, slab, start, length)
-                if not self._leave_to_device(run.file, start, length, sent_to):
+                if not self.leave_to_device(run.file, start, length, sent_to):
                     crc = self._check(file, slab, start, length, crc)
                 ring.give(slab)
             self._drop(file, run)
@@ -139,7 +139,7 @@ class Lanes:
             slab.sent(self._target.stream)
         return segments[0].arena_start if len(segments) == 1 else None
 
-    def _leave_to_device(self, number: int, start: int, length: int, sent_to: int | None) -> bool:
+    def leave_to_device(self, number: int, start: int, length: int, sent_to: int | None) -> bool:
         """Whether the device will check these bytes: whole chunks that lie in one piece, aligned to words."""
         chunk_bytes = self._weights.chunk_bytes
         if self._later is None or sent_to is None or not self._checks(self._weights.files[number]):
