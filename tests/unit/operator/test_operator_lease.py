@@ -137,3 +137,20 @@ def test_a_lease_that_is_renewed_meanwhile_is_taken_all_the_same() -> None:
     turns = iter([0] * 1000)
     with pytest.raises(KubeConflictError, match="faster than it can be taken"):
         Leader(Renewed(server, renewed_in_between), LeaseRules(identity="x"), clock).seize()  # type: ignore[arg-type]
+
+
+def test_a_renewal_counts_from_when_it_was_asked_for() -> None:
+    server, clock, one, _ = two()
+    get = server.get
+
+    def slow(resource: Any, name: str) -> dict[str, Any]:
+        clock.advance(8.0)
+        return get(resource, name)
+
+    late = Leader(Renewed(server, slow), LeaseRules(identity="one"), clock)  # type: ignore[arg-type]
+    one.step()
+    late.step()
+    clock.advance(2.9)
+    assert late.held()
+    clock.advance(0.2)
+    assert not late.held(), "15 s less a renewal of 4 s, 8 s of which the answer took"
