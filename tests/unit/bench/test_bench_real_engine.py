@@ -1,0 +1,53 @@
+"""The second opinion on capacities: its client tells a mock's true times, and its crossing ignores a lucky rate."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tonnage_loadgen.paced_mock import Pace, PacedMock
+
+FOLDER = Path(__file__).resolve().parents[3] / "benchmarks" / "bench"
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    spec = importlib.util.spec_from_file_location("real_engine", FOLDER / "real_engine.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules.pop("plain_client", None)
+    return module
+
+
+def row(rate: float, load: float) -> dict[str, float]:
+    return {"rate_rps": rate, "load": load}
+
+
+def test_the_load_cannot_fall_as_the_rate_rises(benchmark: ModuleType) -> None:
+    straight = [row(4, 0.5), row(5, 0.8), row(6.25, 1.25), row(8, 2)]
+    assert benchmark.crossing(straight) == pytest.approx((5 * 6.25) ** 0.5)
+    lucky = [row(4, 0.5), row(5, 2.0), row(6, 0.5), row(7, 3.0)]
+    assert 4 < benchmark.crossing(lucky) < 7
+    assert benchmark.crossing([row(4, 0.2), row(5, 0.4)]) is None
+    assert benchmark.crossing([row(4, 1.2), row(5, 1.4)]) is None
+
+
+def test_each_figure_is_the_middle_of_its_repeats(benchmark: ModuleType) -> None:
+    sweeps = [[{"id": "a", "isl": "10", "osl": "5", "value": str(value), "gpu": "x"}] for value in (3, 90, 4)]
+    assert benchmark.middle(sweeps) == [{"id": "a", "isl": "10.0", "osl": "5.0", "value": "4.0", "gpu": "x"}]
+
+
+async def test_the_plain_client_tells_what_the_server_did(benchmark: ModuleType) -> None:
+    server = await PacedMock(Pace(tokens=5, first_s=0.2, gap_s=0.05)).serve()
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        seen = await benchmark.open_loop(f"http://127.0.0.1:{port}", 20.0, 0.5, (8, 5), 1)
+    assert len(seen) > 2
+    assert all(each.ttft_s >= 0.2 for each in seen)
+    assert all(each.tpot_s > 0 for each in seen)
+    assert benchmark.nearest_rank([3.0, 1.0, 2.0], 90) == 3.0
