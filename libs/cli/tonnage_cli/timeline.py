@@ -8,6 +8,7 @@ from typing import Any
 import click
 import orjson
 
+from tonnage_cli.finite import FiniteRange
 from tonnage_cli.output import check_writable, json_option, print_json, print_table
 from tonnage_cli.waterfall import bar, label_of, ordered, origin_of, svg
 from tonnage_core.coldstart.anatomy import document, read_document, start_spans
@@ -32,7 +33,9 @@ class NotTakenError(TonnageError):
     "--events", type=READABLE, help="Its events, as `kubectl get events -o json` says; they go after an hour."
 )
 @click.option("--log", type=READABLE, help="The engine's log, as `kubectl logs NAME` says.")
-@click.option("--log-offset", type=float, default=0.0, help="Seconds that the log's clock is ahead of UTC.")
+@click.option(
+    "--log-offset", type=FiniteRange(-86400, 86400), default=0.0, help="Seconds that the log's clock is ahead of UTC."
+)
 @click.option("--container", default="", help="The engine's container; by default the pod's first.")
 @click.option("--stage", type=READABLE, help="The staging, as `tonnage stage --json` says.")
 @click.option("--pool", default="", help="The pool that the start was for; by default the pod's label says.")

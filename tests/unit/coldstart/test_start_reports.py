@@ -152,6 +152,7 @@ def test_the_table_and_the_drawing_show_each_span(files: Path, capsys: pytest.Ca
         (["--stage", "pod.json"], "not a report"),
         (["--log", "pod.json"], "no line of a vLLM log"),
         (["--pod", "engine.log"], "not JSON"),
+        (["--log", "engine.log", "--log-offset", "nan"], "--log-offset"),
         ([], "nothing to read"),
     ],
 )
