@@ -8,15 +8,18 @@ import pytest
 
 from tonnage_operator import kinds
 from tonnage_operator.actions import Action, Apply, EngineCall, Merge, PinCall, SetStatus
+from tonnage_operator.diff import holds
 from tonnage_operator.gpu_profile import reconcile as gpu
 from tonnage_operator.gpu_profile.crd import ProfileView
 from tonnage_operator.lora_adapter import reconcile as lora
+from tonnage_operator.lora_adapter.placement import place
 from tonnage_operator.model_cache import reconcile as cache
 from tonnage_operator.model_server.pod import Fleet
 from tonnage_operator.model_server.reconcile import Seen, reconcile
 from tonnage_operator.model_server.target import Advice
 from tonnage_operator.nodes import NodeView, Snapshot
 from tonnage_operator.pods import EngineView, pod_view
+from tonnage_operator.release import hold, let_go
 
 Make = Callable[..., dict[str, Any]]
 NOW, NOW_S = "2026-11-29T12:00:00Z", 1_795_953_600.0
@@ -136,3 +139,26 @@ def test_nodes_that_are_gone_do_not_widen_the_breaker() -> None:
     found = gpu.reconcile(gpu.Seen(NOW_S, gpu.NodeRules("taint", 0.1), profiles, nodes))
     assert len([a for a in found.actions if isinstance(a, Merge) and "spec" in a.body]) == 1
     assert found.notes["refused"] == 9
+
+
+def test_a_replica_that_was_chosen_before_stays_chosen(a_pod: Make) -> None:
+    pods = [pod_view(a_pod(f"p{number}"), 8000) for number in range(2)]
+    free = {pod.uid: 1 for pod in pods}
+    for pod in pods:
+        assert place("legal", 1, pods, frozenset({pod.uid}), free) == [pod]
+
+
+def test_finalizers_are_written_for_the_version_that_was_read() -> None:
+    item: dict[str, Any] = {"metadata": {"name": "m", "resourceVersion": "7", "finalizers": ["x/y"]}}
+    (held,) = hold(item, kinds.MODEL_CACHES)
+    item["metadata"]["finalizers"] = ["x/y", kinds.FINALIZER]
+    (released,) = let_go(item, kinds.MODEL_CACHES)
+    assert isinstance(held, Merge)
+    assert isinstance(released, Merge)
+    assert held.body["metadata"] == {"resourceVersion": "7", "finalizers": ["x/y", kinds.FINALIZER]}
+    assert released.body["metadata"] == {"resourceVersion": "7", "finalizers": ["x/y"]}
+
+
+def test_a_list_with_one_more_item_is_another() -> None:
+    assert holds({"a": [1], "b": 2}, {"a": [1]})
+    assert not holds({"a": [1, 2]}, {"a": [1]})

@@ -100,8 +100,9 @@ def test_selectors_take_equality_and_sets() -> None:
     pools = ("a", "b", "c")
     assert selected("pool in (a, c)", pools) == ("a", "c")
     assert selected("pool==b", pools) == ("b",)
-    with pytest.raises(ValueError, match="pool=NAME"):
-        selected("pool!=a", pools)
+    for wrong in ("pool!=a", "pool=a,app=x", "pool=", "pool"):
+        with pytest.raises(ValueError, match="pool=NAME"):
+            selected(wrong, pools)
 
 
 def test_half_a_certificate_is_refused() -> None:
