@@ -1,9 +1,12 @@
 """One cold start from the pod, its events, the staging and vLLM's log."""
 
+import contextlib
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tonnage_core.coldstart.anatomy import document, read_document, start_spans
 from tonnage_core.coldstart.engine_log import EngineLog, read_engine_log
@@ -11,6 +14,11 @@ from tonnage_core.coldstart.phases import Span
 from tonnage_core.coldstart.pod_spans import PodStart, pod_start
 from tonnage_core.errors import BadInputError
 
+FIELDS = (
+    *("creationTimestamp", "labels", "uid", "conditions", "type", "status", "lastTransitionTime", "state", "running"),
+    *("initContainerStatuses", "containerStatuses", "name", "startedAt", "finishedAt", "terminated", "reason"),
+    *("firstTimestamp", "eventTime", "involvedObject", "fieldPath", "tonnage.dev/pool"),
+)
 T = datetime(2026, 11, 30, 1, 0, 0, tzinfo=UTC).timestamp()
 LOG = """\
 (APIServer pid=7) INFO 11-30 01:02:05 [api_utils.py:286] non-default args: {'model': '/models/m'}
@@ -184,3 +192,37 @@ def test_what_is_no_pod_is_refused_in_one_line(pod: dict[str, Any]) -> None:
 def test_a_container_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(BadInputError, match=r"'vllm'.*sidecar, engine"):
         pod_start(the_pod(), container="vllm")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8) | st.just(at(1, 0)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(meta=JSON, status=JSON, events=st.lists(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4), max_size=3))
+def test_whatever_stands_in_a_pod_it_is_read_or_refused(meta: Any, status: Any, events: list[dict[str, Any]]) -> None:
+    named = {**meta, "name": "m"} if isinstance(meta, dict) else meta
+    try:
+        pod = pod_start({"kind": "Pod", "metadata": named, "status": status}, events)
+        read_document(document(pod.name, pod.pool, start_spans(pod, None)))
+    except BadInputError:
+        pass
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    lines=st.lists(
+        st.text(max_size=40)
+        | st.sampled_from(LOG.splitlines())
+        | st.from_regex(
+            r"INFO \d\d-\d\d \d\d:\d\d:\d\d \[x\] Loading weights took [0-9.]{1,9} seconds", fullmatch=True
+        ),
+        max_size=12,
+    )
+)
+def test_whatever_stands_in_a_log_it_is_read_or_refused(lines: list[str]) -> None:
+    with contextlib.suppress(BadInputError):
+        read_document(document("log", "", start_spans(None, read_engine_log(lines, T))))
