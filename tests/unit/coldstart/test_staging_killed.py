@@ -50,11 +50,13 @@ def test_a_transfer_killed_at_random_points_resumes_and_shows_nothing_half_writt
     manifest_maker(original)
     rng = Random(7)
     kills, watching, torn = 0, threading.Event(), []
+    reading = threading.Lock()  # what this test itself deletes is not torn
 
     def watch() -> None:
         while not watching.wait(0.005):
-            if not published_is_whole(cache, original, same_files):
-                torn.append("half-written")
+            with reading:
+                if not published_is_whole(cache, original, same_files):
+                    torn.append("half-written")
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -70,8 +72,9 @@ def test_a_transfer_killed_at_random_points_resumes_and_shows_nothing_half_writt
             assert code in (0, -signal.SIGKILL)
             kills += code != 0
             if code == 0:  # done already: start over for the remaining kills
-                for cached in cache.entries():
-                    cache.delete(cached.key)
+                with reading:
+                    for cached in cache.entries():
+                        cache.delete(cached.key)
     finally:
         watching.set()
         watcher.join()

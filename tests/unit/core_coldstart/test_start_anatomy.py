@@ -201,7 +201,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(meta=JSON, status=JSON, events=st.lists(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4), max_size=3))
 def test_whatever_stands_in_a_pod_it_is_read_or_refused(meta: Any, status: Any, events: list[dict[str, Any]]) -> None:
     named = {**meta, "name": "m"} if isinstance(meta, dict) else meta
@@ -212,7 +212,7 @@ def test_whatever_stands_in_a_pod_it_is_read_or_refused(meta: Any, status: Any, 
         pass
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     lines=st.lists(
         st.text(max_size=40)
