@@ -50,6 +50,7 @@ REFRESH_S = 0.1
 @click.option(
     "--mb-per-s", type=FiniteRange(0, min_open=True), help="Most MB (10^6 bytes) a second to read; no cap without."
 )
+@click.option("--drop-behind", is_flag=True, help="Keep the files out of the page cache once they are on the disk.")
 @click.option("--verify", is_flag=True, help="Read a snapshot that is already there again; fetch damaged chunks.")
 @click.option("--pin", is_flag=True, help="Keep the snapshot from eviction.")
 @click.option(
@@ -73,7 +74,7 @@ def command(uri: str, cache: Path, *, quota_gib: float | None, as_json: bool, **
     node_cache = NodeCache(cache.absolute(), clock, quota_bytes=quota, keep_free_bytes=KEEP_FREE_BYTES)
     source = open_source(uri, _source_options(given))
     cap = None if given["mb_per_s"] is None else given["mb_per_s"] * 1e6
-    options = FetchOptions(connections=given["connections"], attempts=given["attempts"], bytes_per_s=cap)
+    options = FetchOptions(given["connections"], given["attempts"], drop_behind=given["drop_behind"], bytes_per_s=cap)
     stager = Stager(node_cache, clock, options)
     progress, stop = Progress(clock.monotonic), threading.Event()
     try:

@@ -92,9 +92,7 @@ def build_app(settings: ColdstartSettings, ports: Ports) -> FastAPI:
         on_evict=lambda key: metrics.evictions.inc(),
     )
     cache.prepare()
-    stager = Stager(
-        cache, ports.clock, FetchOptions(settings.connections, settings.attempts, bytes_per_s=settings.bytes_per_s)
-    )
+    stager = Stager(cache, ports.clock, _fetch_options(settings))
     member = None
     if check_membership(settings) and ports.store is not None:
         member = Membership(settings, ports.store, cache, ports.clock, metrics)
@@ -138,6 +136,11 @@ def build_app(settings: ColdstartSettings, ports: Ports) -> FastAPI:
     add_start_routes(app, Starts(metrics.starts))
     add_peer_routes(app, Shelf(cache, settings.peer_token), metrics)
     return app
+
+
+def _fetch_options(settings: ColdstartSettings) -> FetchOptions:
+    drop, cap = settings.drop_behind, settings.bytes_per_s
+    return FetchOptions(settings.connections, settings.attempts, drop_behind=drop, bytes_per_s=cap)
 
 
 def _source_options(settings: ColdstartSettings) -> SourceOptions:

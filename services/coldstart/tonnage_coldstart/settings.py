@@ -30,6 +30,9 @@ class ColdstartSettings(Settings):
     """Ranges in flight a transfer."""
     attempts: int = Field(default=6, ge=1, le=100)
     """Tries of one range before a transfer fails."""
+    drop_behind: bool = False
+    """Let the page cache give up each file once it is on the disk: the pod's memory is not charged for it, but a load
+    right after reads from the disk."""
     bytes_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Most bytes a second that all transfers together read; empty: no cap."""
     timeout_s: float = Field(default=30.0, gt=0)

@@ -182,7 +182,7 @@ class Stager:
     ) -> Staged:
         key = snapshot.key
         self.cache.admit(key, snapshot)
-        transfer = Transfer(self.cache.layout.transfer(key), snapshot)
+        transfer = Transfer(self.cache.layout.transfer(key), snapshot, drop_behind=self.options.drop_behind)
         if cached is not None:
             log.warning("damaged snapshot", extra={"key": key, "files": [one.name for one in damage]})
             self.cache.withdraw(key, transfer.tree)

@@ -1,5 +1,6 @@
 """A cap on bytes a second: shared by all transfers, kept on average, given up at a stop."""
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,32 @@ def test_a_stop_ends_a_transfer_that_waits_for_the_cap(described: Path, cache: N
     stager = Stager(cache, SystemClock(), FetchOptions(connections=2, bytes_per_s=0.001))
     with pytest.raises(CancelledError):
         stager.stage(open_source(str(described), SourceOptions()), StopsAtOnce(stop), stop)
+
+
+def test_files_leave_the_page_cache_once_they_are_on_the_disk_where_asked(
+    described: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, int]] = []
+    real_sync, real_advise = os.fsync, os.posix_fadvise
+
+    def sync(descriptor: int) -> None:
+        told.append(("sync", descriptor))
+        real_sync(descriptor)
+
+    def advise(descriptor: int, start: int, length: int, advice: int) -> None:
+        if advice == os.POSIX_FADV_DONTNEED:
+            assert told[-1] == ("sync", descriptor)  # what is not durable would stay
+            told.append(("drop", descriptor))
+        real_advise(descriptor, start, length, advice)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    assert run(["stage", str(described), "--cache", str(tmp_path / "a"), "--connections", "1", "--json"]) == 0
+    assert "drop" not in dict(told)
+    dropping = ["--drop-behind", "--connections", "1", "--json"]
+    assert run(["stage", str(described), "--cache", str(tmp_path / "b"), *dropping]) == 0
+    files = [path for path in described.iterdir() if path.name != "tonnage-manifest.json"]
+    assert [kind for kind, _ in told].count("drop") == len(files)
 
 
 def test_the_command_takes_a_cap(

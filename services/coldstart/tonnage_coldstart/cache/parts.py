@@ -61,11 +61,16 @@ class PartFile:
         except OSError as error:
             raise cache_error(error, self.path) from error
 
-    def finish(self, destination: Path) -> None:
-        """Make the bytes durable and give the file its name. The journal stays until the snapshot is published."""
+    def finish(self, destination: Path, *, drop: bool = False) -> None:
+        """Make the bytes durable and give the file its name. The journal stays until the snapshot is published.
+
+        `drop`: the page cache may let the file's pages go; until they are durable it could not.
+        """
         try:
             os.ftruncate(self._part, self.size_bytes)
             os.fsync(self._part)
+            if drop:
+                os.posix_fadvise(self._part, 0, 0, os.POSIX_FADV_DONTNEED)
             destination.parent.mkdir(parents=True, exist_ok=True)
             os.rename(self.path, destination)
         except OSError as error:

@@ -17,10 +17,11 @@ PLAN = "plan.json"
 class Transfer:
     """The files of `snapshot` on their way into `directory`; made or resumed by `open`."""
 
-    def __init__(self, directory: Path, snapshot: Snapshot) -> None:
+    def __init__(self, directory: Path, snapshot: Snapshot, *, drop_behind: bool = False) -> None:
         self.directory = directory
         self.tree = directory / "tree"
         self.snapshot = snapshot
+        self._drop_behind = drop_behind
         self.parts: dict[int, PartFile] = {}
         self.checksums: dict[int, tuple[int, ...]] = {}
         self.resumed_bytes = 0
@@ -56,7 +57,7 @@ class Transfer:
         """Give a complete file its name; returns its path."""
         part = self.parts[number]
         destination = self.tree / self.snapshot.files[number].name
-        part.finish(destination)
+        part.finish(destination, drop=self._drop_behind)
         self.checksums[number] = part.checksums()
         return destination
 

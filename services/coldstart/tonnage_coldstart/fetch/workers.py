@@ -32,6 +32,8 @@ class FetchOptions:
     """Tries of one range before the transfer fails."""
     first_backoff_s: float = 0.2
     """Pause before the second try; doubles, with jitter."""
+    drop_behind: bool = False
+    """Let the page cache give up each file once it is on the disk: the pod's memory is not charged for it."""
     bytes_per_s: float | None = None
     """Most bytes a second of all transfers together, repeated ranges and other nodes' chunks too; None: no cap."""
 
