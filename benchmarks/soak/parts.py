@@ -35,7 +35,9 @@ async def process(
     """A child that ends with the block."""
     told = {**os.environ, **{name: str(value) for name, value in (env or {}).items()}}
     with log.open("ab") as file:
-        running = subprocess.Popen(list(command), env=told, stdout=file, stderr=file)  # noqa: ASYNC220 - a moment
+        running = subprocess.Popen(  # noqa: ASYNC220 - a moment
+            list(command), env=told, stdout=file, stderr=file, start_new_session=True
+        )  # a session of its own: Linux shares the CPU by sessions first, as it does by pods
     try:
         yield running
     finally:
@@ -92,6 +94,7 @@ async def steady(settings: Settings, folder: Path) -> dict[str, Any]:
                 "MODEL": model,
                 "GPU": settings["gpu"],
                 "TIME_SCALE": part["speed"],
+                "NUM_BLOCKS": part["num_blocks"],
                 "SEED": number,
             }
             env = {f"TONNAGE_SIM_{name}": value for name, value in told.items()}
