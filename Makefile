@@ -7,7 +7,7 @@ TRACE ?= samples/mooncake_sample.jsonl
 FUZZ_S ?= 300
 UP_ARGS ?= --replay $(TRACE) --limit 200 --speed 10
 
-.PHONY: help up test lint bench e2e-vllm fuzz audit images chart chaos soak constraints clean
+.PHONY: help up test lint bench e2e-vllm fuzz audit compiled test-compiled images chart chaos soak constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -41,6 +41,14 @@ fuzz: $(VENV)/.dev ## coverage-guided fuzzing of every parser, FUZZ_S seconds a 
 audit: $(VENV)/bin/python ## the pinned dependencies against published advisories; needs a network
 	$(BIN)/pip install --disable-pip-version-check -q pip-audit
 	$(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip --strict
+
+compiled: $(VENV)/.dev ## the router's data path compiled to C in .tonnage/compiled (a C compiler, 2 minutes); run it with PYTHONPATH=.tonnage/compiled
+	$(PIP) 'mypy[mypyc]'
+	$(BIN)/python services/router/compile.py .tonnage/compiled
+
+test-compiled: compiled ## the router's tests over the compiled modules
+	PYTHONPATH=.tonnage/compiled $(BIN)/python -m pytest -n auto tests/integration/router tests/unit/router tests/unit/core_scheduling \
+	    tests/unit/core_prefix_index tests/unit/core_flow_control --deselect tests/unit/router/test_objectives.py $(PYTEST_ARGS)
 
 images: $(VENV)/bin/python ## each image target installed afresh from its own instruction, started and asked; needs a package index
 	$(PYTHON) docker/check_targets.py

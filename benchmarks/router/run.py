@@ -23,6 +23,7 @@ import yaml
 from decision import measure
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 PORT, ADMIN, FIRST_BACKEND = 19200, 19201, 19101
 NGINX = """worker_processes 1; daemon off; pid nginx.pid; error_log stderr crit;
 events {{ worker_connections 4096; }}
@@ -90,6 +91,9 @@ def _pinned(command: list[str], cpu: int) -> list[str]:
 
 def _command(spec: dict[str, Any], ports: range, directory: str) -> list[str] | None:
     urls = [f"http://127.0.0.1:{port}" for port in ports]
+    compiled = spec.get("compiled")
+    if compiled is not None and not (ROOT / compiled).is_dir():
+        return None
     out: list[str] = []
     for part in spec["command"]:
         if part == "{backends}":
@@ -111,8 +115,10 @@ def _environment(spec: dict[str, Any], ports: range, directory: str) -> dict[str
     (where / "tenants.yaml").write_text(yaml.safe_dump({"tenants": [tenant]}))
     endpoints = [{"url": f"http://127.0.0.1:{port}", "model": "mock", "adapter_slots": 4} for port in ports]
     adapters = [{"name": "lora-a", "parent": "mock", "path": "/adapters/a"}]
+    path = {"PYTHONPATH": str(ROOT / spec["compiled"])} if "compiled" in spec else {}
     return {
         **os.environ,
+        **path,
         "TONNAGE_ROUTER_PORT": str(PORT),
         "TONNAGE_ROUTER_ADMIN_PORT": str(ADMIN),
         "TONNAGE_ROUTER_LOG_LEVEL": "WARNING",
