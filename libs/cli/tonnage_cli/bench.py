@@ -182,6 +182,8 @@ def _check(given: dict[str, Any]) -> None:
         raise BadInputError(
             "--points needs a closed loop (--users or --sweep-users): bench points are of fixed clients"
         )
+    if given["points"] is not None and given["think_s"] > 0:
+        raise BadInputError("--points needs users who do not wait: leave --think-s out")
 
 
 def _user_counts(text: str) -> list[int]:
@@ -262,7 +264,9 @@ def _series(given: dict[str, Any], spec: BenchSpec) -> dict[str, Any]:
 
 def _exit_code(document: dict[str, Any]) -> int:
     capacity, gate = document.get("capacity"), document.get("accuracy_gate")
-    failed = document["client"]["bound"] or (capacity is None and document["requests"]["errors"] > 0)
+    requests = document["requests"]
+    errors = requests["errors"] + document["warmup"].get("errors", 0) > 0 or requests["ok"] == 0
+    failed = document["client"]["bound"] or (capacity is None and errors)
     no_rate = capacity is not None and capacity["capacity"] is None
     return 1 if failed or no_rate or (gate is not None and not gate["passed"]) else 0
 

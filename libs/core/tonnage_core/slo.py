@@ -123,11 +123,20 @@ class RequestRecord:
         return CLASSES[(self.prompt_tokens >= SHORT_BELOW) + (self.prompt_tokens >= MEDIUM_BELOW)]
 
     def meets(self, slo: Slo, time_scale: float = 1.0) -> bool:
-        """It ended well, with TTFT within the limit and TPOT, where it has one, as well."""
+        """It ended well, with TTFT within the limit and TPOT, where it has one, as well.
+
+        Of uncounted tokens the time between events is judged in TPOT's place.
+        """
         limit = slo.ttft_limit_ms(self.prompt_tokens)
         if not self.ok or self.ttft_s is None or self.ttft_s * time_scale * 1e3 > limit:
             return False
-        return self.tpot_s is None or self.tpot_s * time_scale * 1e3 <= slo.tpot_ms
+        tpot_s = self.tpot_s if self.output_tokens is not None else self._tpot_at_most_s
+        return tpot_s is None or tpot_s * time_scale * 1e3 <= slo.tpot_ms
+
+    @property
+    def _tpot_at_most_s(self) -> float | None:
+        """Mean time between token events: where the server does not count its tokens, TPOT is no more than that."""
+        return math.fsum(self.gaps_s) / len(self.gaps_s) if self.gaps_s else None
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:

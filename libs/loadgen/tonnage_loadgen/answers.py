@@ -4,7 +4,7 @@ and whole JSON answers (embeddings), which count as one event at their end."""
 import orjson
 
 from tonnage_loadgen.open_loop import MakeStream
-from tonnage_loadgen.sse import CompletionStream
+from tonnage_loadgen.sse import EVENT_LIMIT, CompletionStream
 
 _ROLE_ONLY = (b'"content":""', b'"content":null', b'"delta":{"role":"assistant"}')
 
@@ -24,13 +24,19 @@ class ChatStream(CompletionStream):
         super().feed(data, now)
         if self._started:
             return
-        self._first += data
+        self._first = (self._first + data)[-EVENT_LIMIT:]
         if self.times:
             self._started = True
-            first = self._first.replace(b"\r\n", b"\n").split(b"\n\n", 1)[0].replace(b": ", b":")
+            first = _first_choice_event(self._first)
             if b'"role":"assistant"' in first and any(mark in first for mark in _ROLE_ONLY):
                 del self.times[0]
             self._first = b""
+
+
+def _first_choice_event(data: bytes) -> bytes:
+    """The first event with a choice, without spaces after colons; comments and other events may stand before it."""
+    events = data.replace(b"\r\n", b"\n").replace(b": ", b":").split(b"\n\n")
+    return next((event for event in events if b'"delta"' in event), b"")
 
 
 class WholeAnswer(CompletionStream):
@@ -66,6 +72,10 @@ class WholeAnswer(CompletionStream):
 
     def drop_empty_end(self) -> None:
         """Its one event is the answer."""
+
+    def says_nothing(self) -> bool:
+        """It is there, so it says something."""
+        return False
 
 
 APIS: dict[str, tuple[str, MakeStream]] = {

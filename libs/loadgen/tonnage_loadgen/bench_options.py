@@ -178,4 +178,6 @@ def _keys(path: Path | None) -> tuple[tuple[str, str], ...]:
         raise BadInputError(f"--tenant-keys {path}: cannot be read as YAML") from error
     if not isinstance(found, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in found.items()):
         raise BadInputError(f"--tenant-keys {path}: a mapping of tenant to key is expected")
+    if not all(text.isascii() and text.isprintable() for pair in found.items() for text in pair):
+        raise BadInputError(f"--tenant-keys {path}: only printable ASCII can stand in a header")
     return tuple(found.items())

@@ -75,7 +75,10 @@ class PointRun:
 
 
 def point_run(name: str, spec: BenchSpec, document: dict[str, Any], users: int) -> PointRun:
-    """A closed-loop run of `spec` for the file: mean lengths are those of the requests planned."""
+    """A closed-loop run of `spec` for the file: mean lengths are those the server counted, else those planned."""
+    ok = document["requests"]["ok"]
+    if ok and document["output_tokens"] is not None and not document.get("uncounted_answers"):
+        return PointRun(name, document, document["prefix"]["prompt_tokens"] / ok, document["output_tokens"] / ok, users)
     planned = [each.request for each in spec.shard().planned]
     isl = sum(each.input_length for each in planned) / len(planned)
     osl = sum(each.output_length for each in planned) / len(planned)
@@ -97,7 +100,8 @@ def points_csv(runs: Sequence[PointRun], deployment: Deployment) -> str:
 
 
 def _metrics(document: dict[str, Any]) -> list[tuple[str, float | None]]:
-    tokens, seconds = document["output_tokens"], document["duration_s"]
+    tokens = None if document.get("uncounted_answers") else document["output_tokens"]
+    seconds = document["duration_s"]
     return [
         ("ttft_ms", document["ttft_ms"]["mean"]),
         ("tpot_ms", document["tpot_ms"]["mean"]),

@@ -55,10 +55,12 @@ def document(shard: Shard, results: Sequence[ShardResult], judging: Judging) -> 
         time_scale=judging.time_scale,
         duration_s=span,
     )
+    failed = sum(not r.ok and r.outcome != Outcome.CANCELLED for r in records[:dropped])
     found["requests"] |= {"cancelled": cancelled, "warmup": dropped}
+    found["uncounted_answers"] = sum(r.ok and r.output_tokens is None and len(r.gaps_s) > 0 for r in answered)
     found["client"] = merged([result.verdict for result in results], records).document()
     found["client"]["processes"] = len(results)
-    found["warmup"] = {"requests": dropped, "how": how}
+    found["warmup"] = {"requests": dropped, "errors": failed, "how": how}
     found["steady"] = _steady(answered)
     found["percentiles"], found["more_requests_needed"] = _percentiles(answered, judging)
     found["sufficient"] = found["more_requests_needed"] == 0
@@ -74,16 +76,21 @@ def document(shard: Shard, results: Sequence[ShardResult], judging: Judging) -> 
 def meets_slo(found: dict[str, Any]) -> bool | None:
     """Did the run's percentile of TTFT and of TPOT meet the SLO with a queue that does not grow? None: void.
 
-    A request that failed has missed, so more failures than the percentile leaves are a miss whatever the rest shows.
+    A request that failed has missed: failures and those over a limit together may be no more than the percentile
+    leaves. Where the server did not count its tokens, the share that met both limits decides.
     """
     if found["client"]["bound"] or not found["requests"]["sent"]:
         return None
     slo, attained = found["slo"], found["slo_attainment"]
-    if found["requests"]["errors"] / found["requests"]["sent"] > 1 - slo["percentile"] / 100:
+    left = 1 - slo["percentile"] / 100 + 1e-9
+    sent, errors = found["requests"]["sent"], found["requests"]["errors"]
+    if errors / sent > left or (found.get("uncounted_answers") and 1 - (attained or 0.0) > left):
         return False
     for name in ("ttft", "tpot"):
         value = found["percentiles"][name]
-        if value is not None and value["value_ms"] > slo[f"{name}_ms"]:
+        if value is None:
+            continue
+        if value["value_ms"] > slo[f"{name}_ms"] or (errors and (errors + value.get("over_limit", 0)) / sent > left):
             return False
     growing = found["steady"]["steady"] is False and (found["steady"]["change_share"] or 0.0) > 0.5
     return attained is not None and not growing
@@ -139,6 +146,9 @@ def _percentiles(records: Sequence[RequestRecord], judging: Judging) -> tuple[di
             continue
         interval = interval_of(values, percent)
         found[name] = None if interval is None else _interval(interval, percent, judging.time_scale * 1e3)
+        if found[name] is not None and name != "e2e":
+            limit_s = getattr(judging.slo, f"{name}_ms") / judging.time_scale / 1e3
+            found[name]["over_limit"] = sum(value > limit_s for value in values)
         if values or name != "tpot":
             more = max(more, more_needed(interval, len(values), percent))
     return found, more
@@ -193,6 +203,15 @@ def _notes(found: dict[str, Any]) -> list[str]:
         notes.append(f"VOID: {client['reason']}")
     elif client["reason"]:
         notes.append(f"{client['reason']}; the latencies include it")
+    if not found["requests"]["ok"]:
+        notes.append("nothing was measured: no request ended well after the warm-up and without going away")
+    if found["warmup"]["errors"]:
+        notes.append(f"{found['warmup']['errors']} requests failed in the warm-up that was dropped")
+    if found["uncounted_answers"]:
+        notes.append(
+            f"the server did not count the tokens of {found['uncounted_answers']} answers (or counted more than asked "
+            "for): their TPOT is unknown, and the SLO takes the time between their events for it"
+        )
     if not found["steady"]["steady"]:
         notes.append(f"not steady: {found['steady']['reason']}")
     if not found["sufficient"]:

@@ -11,17 +11,21 @@ from tonnage_core.traces import TraceRequest
 from tonnage_loadgen.exchange import Exchange, Outcome
 
 
-def record_of(exchange: Exchange, request: TraceRequest, start: float) -> RequestRecord:
+def record_of(exchange: Exchange, request: TraceRequest, start: float, most_output: int | None = None) -> RequestRecord:
     """The record of one exchange, times in wall seconds after `start` (a `perf_counter` instant).
 
     Tokens are counted from the server's usage; when it sends none, output tokens are unknown and the prompt's length
-    is the trace's.
+    is the trace's. More output tokens than `most_output` are no count. An answer that holds no token has failed,
+    however fast it was.
     """
     stream = exchange.stream
     stream.drop_empty_end()
     times = stream.times
     usage = stream.usage() or {}
     prompt_tokens = _count(usage.get("prompt_tokens"))
+    output_tokens = _count(usage.get("completion_tokens"), most_output)
+    if exchange.outcome == Outcome.OK and not output_tokens and stream.says_nothing():
+        exchange.outcome = Outcome.NO_TOKENS
     return RequestRecord(
         index=request.index,
         prompt_tokens=request.input_length if prompt_tokens is None else prompt_tokens,
@@ -31,7 +35,7 @@ def record_of(exchange: Exchange, request: TraceRequest, start: float) -> Reques
         first_s=times[0] - start if times else None,
         last_s=times[-1] - start if times else None,
         gaps_s=array("d", map(sub, times[1:], times[:-1])),
-        output_tokens=_count(usage.get("completion_tokens")),
+        output_tokens=output_tokens,
         cached_tokens=_cached(usage),
         outcome=exchange.outcome or Outcome.TIMEOUT,
     )
@@ -65,8 +69,8 @@ def _cached(usage: dict[str, Any]) -> int | None:
     return _count(details.get("cached_tokens")) if isinstance(details, dict) else None
 
 
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+def _count(value: Any, most: int | None = None) -> int | None:
+    return value if type(value) is int and value >= 0 and (most is None or value <= most) else None
 
 
 def _after(instant: float | None, start: float) -> float | None:

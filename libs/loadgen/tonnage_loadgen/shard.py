@@ -80,7 +80,7 @@ async def measure(shard: Shard, template: BenchTemplate, start_at: float | None 
     """Send the shard's requests from the `perf_counter` instant `start_at` (None: at once) and measure them."""
     load = await _load(shard, template, start_at)
     pairs = [(exchange, shard.planned[exchange.index].request) for exchange in load.exchanges]
-    records = tuple(record_of(exchange, request, load.start) for exchange, request in pairs)
+    records = tuple(record_of(exchange, request, load.start, request.output_length) for exchange, request in pairs)
     said = {text: None for exchange in load.exchanges if (text := error_text(exchange))}
     return ShardResult(
         records, judge(load, records), load.connections_opened, load.resent, load.end - load.start, tuple(said)[:5]

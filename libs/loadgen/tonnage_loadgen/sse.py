@@ -14,6 +14,8 @@ _USUAL_START = b"data: {"
 _USUAL_CHOICE = b'"choices":[{'
 _USUAL_USAGE = b'"choices":[],"usage":{'
 _USUAL_DONE = b"data: [DONE]"
+EVENT_LIMIT = 1 << 20
+"""Bytes of one event; a longer one is an error, or a line without end would take all memory and time."""
 
 
 class CompletionStream:
@@ -42,6 +44,9 @@ class CompletionStream:
             data, held = _unix_lines(data)
         events = data.split(b"\n\n")
         self._tail = events.pop() + held
+        if len(self._tail) > EVENT_LIMIT:
+            self._tail = b""
+            self.error = b'{"error":"an event is longer than %d bytes"}' % EVENT_LIMIT
         for event in events:
             if _USUAL_CHOICE in event and event.startswith(_USUAL_START):
                 self.times.append(now)
@@ -61,12 +66,12 @@ class CompletionStream:
 
     def drop_empty_end(self) -> None:
         """Forget the time of a last event that only says why the stream ended: no text, no token."""
-        event = _document(_payload(self.last_event))
-        choice = _first_choice(event)
-        if choice is None or choice.get("finish_reason") is None or len(self.times) < 2:
-            return
-        if choice.get("text", None) == "" or _empty(choice.get("delta")):
+        if len(self.times) > 1 and self._ends_empty():
             self.times.pop()
+
+    def says_nothing(self) -> bool:
+        """Its one event says why the stream ended, and no more."""
+        return len(self.times) == 1 and self._ends_empty()
 
     def usage(self) -> dict[str, Any] | None:
         """The `usage` object, from its own chunk or from the last one."""
@@ -81,6 +86,12 @@ class CompletionStream:
         """Why the last choice ended, as the server words it."""
         reason = (_first_choice(_document(_payload(self.last_event))) or {}).get("finish_reason")
         return reason if isinstance(reason, str) else None
+
+    def _ends_empty(self) -> bool:
+        choice = _first_choice(_document(_payload(self.last_event)))
+        if choice is None or choice.get("finish_reason") is None:
+            return False
+        return choice.get("text", None) == "" or _empty(choice.get("delta"))
 
     def _careful(self, event: bytes, now: float) -> None:
         payload = _payload(event)

@@ -158,6 +158,8 @@ class BenchRequest(Document):
             raise ValueError("a series of rates needs arrivals at one rate: poisson, gamma or constant")
         if series and self.trace_text is not None:
             raise ValueError("a series is of rates or users: leave the trace out")
+        if self.think_s > 0 and self.sweep_users and self.gpu and self.catalogue_model:
+            raise ValueError("bench points are of users who do not wait: leave think_s out")
         if (self.tasks_text is None) != (self.baseline_url is None):
             raise ValueError("the accuracy gate needs both tasks_text and baseline_url")
         return self

@@ -7,6 +7,7 @@ session's next turn begins with its former prompt and the room of the former ans
 before the load, so its tokens in the next prompt are made up: an engine's cache serves the prompt part alone.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, count, islice
@@ -70,7 +71,7 @@ class Mix:
     def __post_init__(self) -> None:
         """Raises `BadInputError` for shares that are none."""
         shares = [each.share for each in self.classes]
-        if not shares or min(shares) < 0 or sum(shares) <= 0:
+        if not shares or min(shares) < 0 or not 0 < sum(shares) < math.inf:
             raise BadInputError("a workload needs request classes with shares above 0")
         if not 0 <= self.cancel_share <= 1 or self.cancel_after_s < 0:
             raise BadInputError("cancellations: the share is 0 to 1 and the delay at least 0 s")
