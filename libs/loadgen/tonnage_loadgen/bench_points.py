@@ -71,14 +71,16 @@ class PointRun:
     isl: float
     osl: float
     users: int
-    prefix: int = 0
+    prefix: float = 0.0
+    """Mean prompt tokens that the engine says its cache served."""
 
 
 def point_run(name: str, spec: BenchSpec, document: dict[str, Any], users: int) -> PointRun:
     """A closed-loop run of `spec` for the file: mean lengths are those the server counted, else those planned."""
     ok = document["requests"]["ok"]
     if ok and document["output_tokens"] is not None and not document.get("uncounted_answers"):
-        return PointRun(name, document, document["prefix"]["prompt_tokens"] / ok, document["output_tokens"] / ok, users)
+        prompt, cached = document["prefix"]["prompt_tokens"], document["prefix"]["hit_tokens"] or 0
+        return PointRun(name, document, prompt / ok, document["output_tokens"] / ok, users, cached / ok)
     planned = [each.request for each in spec.shard().planned]
     isl = sum(each.input_length for each in planned) / len(planned)
     osl = sum(each.output_length for each in planned) / len(planned)
@@ -113,7 +115,7 @@ def _row(run: PointRun, deployment: Deployment, metric: str, value: float) -> di
     asked = {
         "isl": f"{run.isl:g}",
         "osl": f"{run.osl:g}",
-        "prefix_len": run.prefix,
+        "prefix_len": f"{run.prefix:g}",
         "concurrency": run.users,
     }
     columns = {name: getattr(deployment, name) for name in deployment.__dataclass_fields__}

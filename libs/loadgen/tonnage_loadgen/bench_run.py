@@ -70,6 +70,12 @@ def document(shard: Shard, results: Sequence[ShardResult], judging: Judging) -> 
     found["prompts_sha256"] = prompts_sha256(shard.planned)
     found["error_samples"] = list(dict.fromkeys(text for result in results for text in result.error_samples))[:5]
     found["notes"] = list(_notes(found))
+    stayed = sum(r.ok and planned[r.index].cancel_after_s is not None for r in answered)
+    if stayed and cancelled:
+        found["notes"].append(
+            f"{stayed} clients that would have gone away had their whole answer before: only quick ones have, which "
+            "flatters the latencies"
+        )
     return found
 
 

@@ -1,5 +1,6 @@
 """What flatters a run: failures beside a good percentile, uncounted tokens, empty answers, a dropped warm-up."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -111,7 +112,9 @@ def test_bench_points_have_the_lengths_that_were_counted() -> None:
     mix = Mix((RequestClass("all", 1.0, parse_lengths("constant:500"), parse_lengths("constant:128")),))
     spec = BenchSpec(Endpoint("http://h", "m"), mix, users=2, requests=40)
     counted = point_run("p", spec, judged([record(n) for n in range(40)]), 2)
-    assert (counted.isl, counted.osl) == (100, 11)
+    assert (counted.isl, counted.osl, counted.prefix) == (100, 11, 0)
+    shared = judged([replace(record(n), cached_tokens=64) for n in range(40)])
+    assert point_run("p", spec, shared, 2).prefix == 64
     unknown = point_run("p", spec, judged([record(n, tokens=None if n else 11) for n in range(40)]), 2)
     assert (unknown.isl, unknown.osl) == (500, 128)
     assert "output_tok_s" not in points_csv([unknown], Deployment())
