@@ -54,10 +54,13 @@ def _load(path: Path, device: str, *, threads: int | None, verify: bool, direct:
         raise BadInputError(
             f"loading needs torch, which is not installed ({error}): pip install 'tonnage[torch]'"
         ) from error
-    kind = device.partition(":")[0]
-    if kind not in ("cpu", "cuda"):
+    try:
+        place = torch.device(device)
+    except (RuntimeError, ValueError) as error:
+        raise BadInputError(f"--device {device}: cpu, cuda or cuda:N is expected") from error
+    if place.type not in ("cpu", "cuda"):
         raise BadInputError(f"--device {device}: cpu, cuda or cuda:N is expected")
-    if kind == "cuda" and not torch.cuda.is_available():
+    if place.type == "cuda" and not torch.cuda.is_available():
         raise BadInputError(f"--device {device}: this machine has no CUDA device; use --device cpu")
     return load_directory(path, device, LoadOptions(threads=threads, verify=verify, direct=direct or None)).report
 

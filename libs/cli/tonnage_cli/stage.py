@@ -33,13 +33,13 @@ REFRESH_S = 0.1
 @click.command()
 @click.argument("uri")
 @click.option("--cache", type=click.Path(path_type=Path, file_okay=False), required=True, help="The node cache.")
-@click.option("--quota-gib", type=FiniteRange(0, min_open=True), help="Most GiB the cache may hold.")
+@click.option("--quota-gib", type=FiniteRange(0, 1e9, min_open=True), help="Most GiB the cache may hold.")
 @click.option(
     "--connections", type=click.IntRange(1, 256), default=8, show_default=True, help="Ranges in flight at once."
 )
 @click.option(
     "--timeout-s",
-    type=FiniteRange(0, min_open=True),
+    type=FiniteRange(0, 86400, min_open=True),
     default=30.0,
     show_default=True,
     help="Of one connect, and of one wait for bytes.",

@@ -35,7 +35,7 @@ class ColdstartSettings(Settings):
     right after reads from the disk."""
     bytes_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Most bytes a second that all transfers together read; empty: no cap."""
-    timeout_s: float = Field(default=30.0, gt=0)
+    timeout_s: float = Field(default=30.0, gt=0, le=86400)
     """Of one connect, and of one wait for bytes."""
     transfers: int = Field(default=2, ge=1, le=64)
     """Transfers that run at once; more wait."""

@@ -87,6 +87,13 @@ def test_past_the_page_cache_the_bytes_are_the_same(model: Path, ring: bool) -> 
     release_rings()
 
 
+def test_past_the_page_cache_host_tensors_go_through_the_ring_which_is_aligned(model: Path) -> None:
+    loaded = tonnage_coldstart.load(model, "cpu", LoadOptions(direct=True))
+    assert loaded.report["ring"] is not None
+    assert all(same(loaded[name], tensor) for name, tensor in reference(model).items())
+    release_rings()
+
+
 @pytest.mark.parametrize("ring", [True, False])
 def test_what_the_page_cache_does_not_hold_is_read_past_it_and_is_the_same(model: Path, ring: bool) -> None:
     seal(model)

@@ -12,6 +12,7 @@ from tonnage_coldstart.errors import (
     SourceChangedError,
     SourceError,
     TransientSourceError,
+    UnknownSourceError,
 )
 from tonnage_coldstart.sources.http_ranges import retry_after_s
 from tonnage_coldstart.staging import Staged
@@ -210,3 +211,41 @@ def test_a_dead_server_is_one_error(stage: StageUri) -> None:
 )
 def test_retry_after_is_read_as_seconds_or_date(value: str | None, seconds: float | None) -> None:
     assert retry_after_s(value, now_s=40.0) == seconds
+
+
+def unpinned(reply: Any) -> Any:
+    reply.headers.pop("ETag", None)
+    return reply
+
+
+def test_a_directory_page_that_is_busy_is_asked_again(
+    origin: Any, checkpoint: Path, stage: StageUri, same_files: Same
+) -> None:
+    (checkpoint / "modeling_test.py").write_text("")  # not among the names asked for without a page
+    origin.listing = True
+    origin.fault = Once(busy, name="")
+    assert same_files(checkpoint, stage(origin.url).path)
+
+
+@pytest.mark.usefixtures("checkpoint")
+def test_files_that_nothing_pins_are_refused(origin: Any, stage: StageUri) -> None:
+    origin.fault = lambda method, name, reply: unpinned(reply)
+    with pytest.raises(SourceError, match="neither ETag nor Last-Modified"):
+        stage(origin.url)
+
+
+def test_checksums_of_a_manifest_pin_too(origin: Any, described: Path, stage: StageUri, same_files: Same) -> None:
+    origin.fault = lambda method, name, reply: unpinned(reply)
+    assert same_files(described, stage(origin.url).path)
+
+
+def test_spaces_and_letters_beyond_ascii_of_an_address_are_escaped(
+    origin: Any, checkpoint: Path, stage: StageUri, same_files: Same
+) -> None:
+    assert same_files(checkpoint, stage(f"{origin.url}?of=a b\u00e9").path)
+
+
+@pytest.mark.parametrize("uri", ["file:///a%00b", "file://", "~nobody-of-this-name/model", "\ud800"])
+def test_a_path_that_cannot_be_one_is_refused(stage: StageUri, uri: str) -> None:
+    with pytest.raises(UnknownSourceError):
+        stage(uri)

@@ -59,7 +59,7 @@ class LoadOptions:
     drop_behind: bool = False
     """Tell the page cache to let the files' pages go once they are read: the pod's memory is not charged for them."""
     ring: bool | None = None
-    """Through the ring; None: for devices only, as host tensors are read in place."""
+    """Through the ring; None: for devices, and with `direct`; other host tensors are read in place."""
 
 
 class Loaded(dict[str, torch.Tensor]):
@@ -74,7 +74,8 @@ def load_directory(path: Path, device: str, options: LoadOptions) -> Loaded:
     """Load every shard of `path`. Raises `TonnageError`; after an error nothing of the model is left on the device."""
     started = time.perf_counter()
     place = torch.device(device)
-    through_ring = options.ring if options.ring is not None else place.type != "cpu"
+    # Reads past the page cache need aligned memory: the ring's slabs, as tensors in place begin anywhere.
+    through_ring = options.ring if options.ring is not None else place.type != "cpu" or options.direct is True
     weights = open_weights(path, direct=options.direct, image=not through_ring)
     try:
         require_dtypes(weights)

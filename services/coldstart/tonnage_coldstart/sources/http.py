@@ -9,15 +9,18 @@ from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from tonnage_coldstart.errors import UnknownSourceError
+from tonnage_coldstart.errors import SourceError, UnknownSourceError
 from tonnage_coldstart.snapshot import Snapshot, SourceFile, WholeFile
 from tonnage_coldstart.sources.composition import MAX_INDEX_BYTES, Listing, compose, read_source_manifest
 from tonnage_coldstart.sources.http_client import HttpClient
 from tonnage_coldstart.sources.http_files import Address, HttpFiles
+from tonnage_coldstart.sources.http_ranges import TRANSIENT
 from tonnage_core.coldstart.file_names import INDEX_NAME
 from tonnage_core.coldstart.snapshot import SINGLE_WEIGHTS, USUAL_FILES, WEIGHTS, parse_index
 
 MAX_LISTING_BYTES = 8 << 20
+URL_MARKS = "/%:@!$&'()*+,;=~"
+"""What stands in a path as it is: only spaces and letters beyond ASCII are escaped."""
 
 
 class HttpSource:
@@ -42,9 +45,10 @@ class HttpSource:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             self._headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
         netloc = parts.netloc.rpartition("@")[2]
-        self._single = parts.path.rpartition("/")[2] if parts.path.endswith(WEIGHTS) else None
-        path = parts.path.rpartition("/")[0] if self._single else parts.path.rstrip("/")
-        self._base = (parts.scheme, netloc, path, parts.query)
+        whole = quote(parts.path, safe=URL_MARKS)
+        self._single = whole.rpartition("/")[2] if whole.endswith(WEIGHTS) else None
+        path = whole.rpartition("/")[0] if self._single else whole.rstrip("/")
+        self._base = (parts.scheme, netloc, path, quote(parts.query, safe=URL_MARKS + "?"))
         self._uri = f"{parts.scheme}://{netloc}{path}"
         self._client = HttpClient(timeout_s=timeout_s, ca_file=ca_file, hosts=hosts)
         self._files = HttpFiles(self._uri, self._address, self._client)
@@ -57,7 +61,16 @@ class HttpSource:
         label = unquote(self._uri.rpartition("/")[2]) if self._base[2] else self._base[1]
         uri = self._uri if self._single is None else f"{self._uri}/{self._single}"
         listing = Listing(uri, label if self._single is None else names[0].removesuffix(WEIGHTS), None, found)
-        return compose(listing, self._files.read_small if self._single is None else lambda name, limit: None)
+        snapshot = compose(listing, self._files.read_small if self._single is None else lambda name, limit: None)
+        for file in snapshot.files:
+            if not (file.version or file.sha256 or file.chunk_crcs):
+                raise SourceError(
+                    self._uri,
+                    "the server tells neither ETag nor Last-Modified, so a replaced file would not be noticed; serve "
+                    "one of them, or a tonnage-manifest.json with checksums",
+                    file=file.name,
+                )
+        return snapshot
 
     def read_range(self, file: SourceFile, start: int, into: memoryview) -> None:
         """Fill `into` with a range whose every header was checked."""
@@ -89,6 +102,8 @@ class HttpSource:
     def _directory_page(self) -> list[str]:
         response = self._files.send("GET", "", {})
         try:
+            if response.status in TRANSIENT:  # a page that passes for missing would leave files out
+                self._files.check_status("", response)
             if response.status != 200 or "html" not in response.headers.get("content-type", ""):
                 return []
             page = self._client.read(response, MAX_LISTING_BYTES)

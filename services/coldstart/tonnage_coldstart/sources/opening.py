@@ -37,8 +37,7 @@ class SourceOptions:
 
 def open_source(uri: str, options: SourceOptions) -> Source:
     """The source of a URI. Raises `UnknownSourceError` naming the schemes there are."""
-    if not uri or any(ord(char) < 32 or char == "\x7f" for char in uri):
-        raise UnknownSourceError(f"{uri[:200]!r}: empty or with control characters")
+    _require_text(uri)
     scheme, host = _split(uri) if "://" in uri else ("", "")
     opener = OPENERS.get(scheme)
     if opener is None:
@@ -48,6 +47,11 @@ def open_source(uri: str, options: SourceOptions) -> Source:
     if why is not None:
         raise UnknownSourceError(f"{shown_uri(uri)}: {why}")
     return opener(uri, options)
+
+
+def _require_text(uri: str) -> None:
+    if not uri or any(ord(char) < 32 or char == "\x7f" or "\ud800" <= char <= "\udfff" for char in uri):
+        raise UnknownSourceError(f"{uri[:200]!r}: empty, with control characters, or not UTF-8")
 
 
 def _split(uri: str) -> tuple[str, str]:
@@ -64,11 +68,16 @@ def _local(uri: str, options: SourceOptions) -> Source:
     if not options.local:
         raise UnknownSourceError(f"{shown_uri(uri)}: this service is not set up to read local paths")
     if "://" not in uri:
-        return LocalSource(Path(uri).expanduser())
+        try:
+            return LocalSource(Path(uri).expanduser())
+        except RuntimeError as error:  # `~name` of nobody
+            raise UnknownSourceError(f"{shown_uri(uri)}: {error}") from error
     parts = urlsplit(uri)
     if parts.netloc not in ("", "localhost"):
         raise UnknownSourceError(f"{uri}: a file URI names no other host; write file:///path")
-    return LocalSource(Path(unquote(parts.path)))
+    path = unquote(parts.path)
+    _require_text(path)
+    return LocalSource(Path(path))
 
 
 def _http(uri: str, options: SourceOptions) -> Source:

@@ -1,0 +1,27 @@
+"""`tonnage stage` and `tonnage load`: what cannot be meant is one line and exit 2."""
+
+from pathlib import Path
+
+import pytest
+
+from tonnage_cli.main import run
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("stage", "--timeout-s", "1e300"),
+        ("stage", "--quota-gib", "1e300"),
+        ("load", "--device", "cpu:x"),
+        ("load", "--device", "tpu"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(
+    given: tuple[str, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, option, value = given
+    cache = ["--cache", str(tmp_path / "cache")] if command == "stage" else []
+    assert run([command, str(tmp_path), *cache, option, value]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1
+    assert option in told[0]
