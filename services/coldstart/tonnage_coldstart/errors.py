@@ -65,7 +65,9 @@ class ContentMismatchError(ColdstartError):
     outcome = "corrupt"
 
     def __init__(self, file: str, what: str, expected: str, found: str) -> None:
-        super().__init__(f"{file}: {what} is {found}, {expected} was expected: the source or the wire is corrupt")
+        super().__init__(
+            f"{file}: {what} is {found}, {expected} was expected: the source, the wire or the disk is corrupt"
+        )
         self.file = file
 
 
