@@ -66,12 +66,17 @@ def run(
 ) -> int:
     """Start an engine with its compiled code: tonnage compile-cache run --cache DIR --model DIR -- vllm serve ...
 
-    Restores before the start and captures after it: once --ready answers, else when the engine ends. A cache that fails
-    is said on stderr and never keeps the engine from starting. Signals go on to the engine; its exit code is returned.
+    Restores before the start and captures after it: once --ready answers, else when the engine ends. A cache that
+    fails, or whose key is unknown, is said on stderr and never keeps the engine from starting. Signals go on to the
+    engine; its exit code is returned.
     """
     if ready is not None and not ready.startswith("http://"):
         raise BadInputError(f"--ready {ready}: an http:// address is expected")
-    key = _key(given, arguments)
+    try:
+        key = _key(given, arguments)
+    except BadInputError as error:
+        click.echo(f"compile cache: not used: {error}", err=True)
+        return run_command(Command(arguments, os.environ), lambda: None)
     store = CompileCache(cache.absolute())
     with ExitStack() as stack:
         folder = work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tonnage-compile-")))

@@ -45,6 +45,10 @@ COLUMNS = (
 )
 
 
+FILLED = 0.9
+"""Mean users with a request under way, as a share of all, from which a run's tokens/s are those of its users."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """What was measured, as the columns have it; empty is unknown."""
@@ -88,27 +92,36 @@ def point_run(name: str, spec: BenchSpec, document: dict[str, Any], users: int) 
 
 
 def points_csv(runs: Sequence[PointRun], deployment: Deployment) -> str:
-    """Header and rows: TTFT, TPOT and output tokens/s of each run that is not void and has them."""
+    """Header and rows: TTFT, TPOT and output tokens/s of each run that is not void and has them.
+
+    Tokens/s are left out where less than 0.9 of the users had a request under way in the mean.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     for run in runs:
         if run.document["client"]["bound"]:
             continue
-        for metric, value in _metrics(run.document):
+        for metric, value in _metrics(run.document, run.users):
             if value is not None:
                 writer.writerow(_row(run, deployment, metric, value))
     return text.getvalue()
 
 
-def _metrics(document: dict[str, Any]) -> list[tuple[str, float | None]]:
-    tokens = None if document.get("uncounted_answers") else document["output_tokens"]
+def _metrics(document: dict[str, Any], users: int) -> list[tuple[str, float | None]]:
+    tokens = None if document.get("uncounted_answers") or not _filled(document, users) else document["output_tokens"]
     seconds = document["duration_s"]
     return [
         ("ttft_ms", document["ttft_ms"]["mean"]),
         ("tpot_ms", document["tpot_ms"]["mean"]),
         ("output_tok_s", round(tokens / seconds, 4) if tokens and seconds else None),
     ]
+
+
+def _filled(document: dict[str, Any], users: int) -> bool:
+    """Whether the users were busy nearly throughout: a short run is mostly its start and its end."""
+    mean = document["concurrency"]["mean"]
+    return mean is not None and mean >= FILLED * users
 
 
 def _row(run: PointRun, deployment: Deployment, metric: str, value: float) -> dict[str, Any]:

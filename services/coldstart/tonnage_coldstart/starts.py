@@ -15,6 +15,8 @@ from tonnage_core.errors import BadInputError
 
 KEPT = 200
 SPANS = 200
+MAX_TOTAL_S = 86_400.0
+"""A start of over a day is a wrong clock: it would become the planner's lead time."""
 Seconds = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False, strict=True)]
 
 
@@ -55,6 +57,8 @@ class Starts:
             raise BadInputError(str(error)) from error
         if whole.total_s is None:
             raise BadInputError("no span has both ends: nothing is known of this start")
+        if whole.total_s > MAX_TOTAL_S:
+            raise BadInputError(f"a start of {whole.total_s:.0f} s is over a day: its instants are of different clocks")
         found = document(report.name, report.pool, spans)
         first = min(one.start_s for one in spans if one.start_s is not None)
         key = (report.pool, report.name, first)

@@ -245,11 +245,13 @@ def test_a_load_has_exactly_one_shape() -> None:
 async def test_closed_runs_become_bench_points() -> None:
     async with paced(Pace(3, 0.01, 0.005)) as (_, endpoint):
         spec = closed_spec(endpoint, 2, 12, warmup_s=0.0)
-        found = await run_one(spec)
+        found = await run_one(spec) | {"concurrency": {"mean": 1.9, "peak": 2}}
     text = points_csv([PointRun("r.c2", found, 100, 3, 2)], Deployment(model="m", gpu="L40S", engine="vllm"))
     rows = [line.split(",") for line in text.splitlines()]
     assert [row[0] for row in rows] == ["id", "r.c2.ttft_ms", "r.c2.tpot_ms", "r.c2.output_tok_s"]
     assert {len(row) for row in rows} == {29}
+    emptier = found | {"concurrency": {"mean": 1.7, "peak": 2}}
+    assert "output_tok_s" not in points_csv([PointRun("r.c2", emptier, 100, 3, 2)], Deployment())
     void = found | {"client": {"bound": True}}
     assert points_csv([PointRun("r.c2", void, 100, 3, 2)], Deployment()).count("\n") == 1
 

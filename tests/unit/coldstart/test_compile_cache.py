@@ -176,10 +176,12 @@ def test_a_wrong_root_is_named(tmp_path: Path, root: str, said: str) -> None:
     assert done.returncode in (1, 2) and said in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_what_is_not_installed_here_has_to_be_said(tmp_path: Path) -> None:
+def test_what_is_not_installed_here_has_to_be_said_and_keeps_no_engine_from_starting(tmp_path: Path) -> None:
     without = [part for part in KEY if part not in ("--engine", "vllm:0.32.0")]
-    done = tonnage("run", "--cache", str(tmp_path / "c"), *without, "--", "true")
+    done = tonnage("capture", "--cache", str(tmp_path / "c"), *without, "--root", f"triton={tmp_path}")
     assert done.returncode == 2 and "--engine" in done.stderr
+    done = tonnage("run", "--cache", str(tmp_path / "c"), *without, "--", sys.executable, "-c", "print('up')")
+    assert (done.returncode, done.stdout) == (0, "up\n") and "not used" in done.stderr and "--engine" in done.stderr
 
 
 COMPILE = """

@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry
 
 from tonnage_cli.main import run
 from tonnage_coldstart.metrics import StartMetrics
-from tonnage_coldstart.starts import KEPT, Starts, add_start_routes
+from tonnage_coldstart.starts import KEPT, StartReport, Starts, add_start_routes
+from tonnage_core.errors import BadInputError
 from tonnage_runtime.ports import free_port
 
 POD = {
@@ -109,6 +110,13 @@ async def test_a_start_told_twice_counts_once_and_the_list_is_bounded(
 )
 async def test_what_is_no_start_is_refused(client: httpx.AsyncClient, damage: dict[str, Any]) -> None:
     assert (await client.post("/v1/starts", json=REPORT | damage)).status_code == 422
+
+
+def test_a_start_of_over_a_day_is_a_wrong_clock_and_counts_for_nothing(service: Service) -> None:
+    days = REPORT | {"spans": [{"phase": "load", "start_s": 1.0, "end_s": 100_000.0}]}
+    with pytest.raises(BadInputError, match="over a day"):
+        service.starts.add(StartReport(**days))
+    assert service.value("start_duration_seconds_count") == 0
 
 
 @pytest.fixture

@@ -51,6 +51,8 @@ class S3Source:
     ) -> None:
         parts = urlsplit(uri)
         key = parts.path.strip("/")
+        if options.region is not None and not re.fullmatch("[A-Za-z0-9-]{1,64}", options.region):
+            raise UnknownSourceError(f"region {options.region[:80]!r}: letters, digits and hyphens are expected")
         if not parts.netloc or not key or parts.query or parts.username:
             raise UnknownSourceError(f"{uri[:200]}: write s3://bucket/path/of/the/model, credentials not in it")
         self._single = key.rpartition("/")[2] if key.endswith(WEIGHTS) else None
