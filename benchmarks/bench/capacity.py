@@ -23,6 +23,7 @@ from random import Random
 from typing import Any
 
 import yaml
+from tonnage_command import TONNAGE, command
 
 from tonnage_core.benchmarking.arrivals import Arrivals, schedule
 from tonnage_core.benchmarking.capacity import SearchSettings
@@ -47,7 +48,6 @@ from tonnage_loadgen.verdict import ClientVerdict
 from tonnage_runtime.catalogue import load_gpu, load_model
 
 SETTINGS = yaml.safe_load((Path(__file__).parent / "capacity.yaml").read_text())
-TONNAGE = str(Path(sys.executable).with_name("tonnage"))
 
 
 def mix_of(load: dict[str, str]) -> Mix:
@@ -146,15 +146,6 @@ def virtual_planner() -> dict[str, Any]:
     text = points_csv(runs, deployment)
     points = points_of([(truth_row(row), shape, find_gpu(fleet["gpu"])) for row in csv.DictReader(io.StringIO(text))])
     return {f"{count}_points": held_out(points, count) for count in (2, 3)}
-
-
-def command(*arguments: str) -> dict[str, Any]:
-    """The JSON document of a `tonnage` command."""
-    done = subprocess.run([TONNAGE, *arguments, "--json"], capture_output=True, text=True, check=False)
-    if not done.stdout:
-        raise SystemExit(f"tonnage {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def measured_capacity(urls: dict[str, Any]) -> dict[str, Any]:

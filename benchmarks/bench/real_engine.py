@@ -14,29 +14,18 @@ import json
 import math
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import yaml
 from plain_client import nearest_rank, open_loop
+from tonnage_command import command
 
 SETTINGS = yaml.safe_load((Path(__file__).parent / "real_engine.yaml").read_text())
-TONNAGE = str(Path(sys.executable).with_name("tonnage"))
 TOKENS = (SETTINGS["load"]["input_tokens"], SETTINGS["load"]["output_tokens"])
 LENGTHS = ("--input-tokens", f"constant:{TOKENS[0]}", "--output-tokens", f"constant:{TOKENS[1]}")
 Rows = list[dict[str, str]]
-
-
-def command(*arguments: str) -> dict[str, Any]:
-    """The JSON document of a `tonnage` command."""
-    done = subprocess.run([TONNAGE, *arguments, "--json"], capture_output=True, text=True, check=False)
-    if not done.stdout:
-        raise SystemExit(f"tonnage {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def searched(url: str, seed: int) -> dict[str, Any]:

@@ -43,6 +43,14 @@ def key_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+flag_option = click.option(
+    "--flag", "flags", multiple=True, metavar="NAME=VALUE", help="An engine argument that counts."
+)
+root_option = click.option(
+    "--root", "roots", multiple=True, required=True, metavar="NAME=DIR", help="inductor, triton or vllm."
+)
+
+
 @click.group()
 def command() -> None:
     """Keep what an engine compiled and give it back to the next start.
@@ -92,8 +100,8 @@ def run(
 @command.command()
 @cache_option
 @key_options
-@click.option("--flag", "flags", multiple=True, metavar="NAME=VALUE", help="An engine argument that counts.")
-@click.option("--root", "roots", multiple=True, required=True, metavar="NAME=DIR", help="inductor, triton or vllm.")
+@flag_option
+@root_option
 @json_option
 def capture(cache: Path, flags: tuple[str, ...], roots: tuple[str, ...], as_json: bool, **given: Any) -> int:
     """Keep what the directories hold now; an entry of the same key is replaced."""
@@ -107,8 +115,8 @@ def capture(cache: Path, flags: tuple[str, ...], roots: tuple[str, ...], as_json
 @command.command()
 @cache_option
 @key_options
-@click.option("--flag", "flags", multiple=True, metavar="NAME=VALUE", help="An engine argument that counts.")
-@click.option("--root", "roots", multiple=True, required=True, metavar="NAME=DIR", help="inductor, triton or vllm.")
+@flag_option
+@root_option
 @json_option
 def restore(cache: Path, flags: tuple[str, ...], roots: tuple[str, ...], as_json: bool, **given: Any) -> int:
     """Put an entry's files into the directories; exit code 1 when nothing fits."""

@@ -79,9 +79,11 @@ class Reflector:
                 held = time.monotonic() - began > self._pace.most_s
                 failures, wish, self.error = 1 if held else failures + 1, error.retry_after_s, error
                 log.warning("watch broken", extra={"resource": self._resource.plural, "reason": str(error)})
-            except Exception:
-                # An object that nobody expected must not end the watch: its copy would be taken for the cluster.
-                failures += 1
+            except Exception as error:
+                # The thread's boundary: an object that nobody expected must not end the watch in silence, since its
+                # copy would be taken for the cluster. It is listed anew, counted, and told as any error.
+                failures, self.error = failures + 1, KubeError(f"the watch crashed: {type(error).__name__}: {error}")
+                self._called("watch", KubeError.outcome)
                 log.exception("watch crashed", extra={"resource": self._resource.plural})
             self._stop.wait(self._pace.pause(failures, wish))
 

@@ -20,7 +20,8 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.modules.pop("plain_client", None)
+    for name in ("plain_client", "tonnage_command"):
+        sys.modules.pop(name, None)
     return module
 
 

@@ -35,12 +35,16 @@ def evidence(ceilings: dict[str, float], past: dict[str, list[float]] | None = N
     return summarise(findings, active=True, right=ceilings)
 
 
-def walk(state: VerdictState, *looks: Evidence) -> list[Status]:
+def states(state: VerdictState, *looks: Evidence) -> list[VerdictState]:
     held = []
     for now, look in enumerate(looks, start=1):
         state = observe(state, look, float(now), RULES)
-        held.append(state.status)
+        held.append(state)
     return held
+
+
+def walk(state: VerdictState, *looks: Evidence) -> list[Status]:
+    return [held.status for held in states(state, *looks)]
 
 
 OK = Evidence(Status.OK, right=frozenset({"hbm_copy_gbps"}))
@@ -76,10 +80,9 @@ def test_a_good_look_at_other_figures_clears_nothing(bad: Evidence) -> None:
 
 
 def test_what_was_bad_is_forgotten_once_the_gpu_is_ok_again() -> None:
-    state = VerdictState(Status.OK)
-    for now, look in enumerate([BAD, OK, OK, OK], start=1):
-        state = observe(state, look, float(now), RULES)
-    assert (state.status, state.blamed) == (Status.OK, ())
+    held = states(VerdictState(Status.OK), BAD, OK, OK, OK)
+    assert [state.blamed for state in held] == [*[("hbm_copy_gbps",)] * 3, ()]
+    assert held[-1].status is Status.OK
 
 
 def test_only_the_probe_that_was_wrong_can_clear_its_wrong_result() -> None:
@@ -148,8 +151,8 @@ def test_the_transition_time_moves_only_when_the_status_does() -> None:
 
 def test_reasons_are_sorted_and_stable_whatever_the_order_of_findings() -> None:
     a, b = Finding("a", Status.WARN, "x"), Finding("b", Status.WARN, "y")
-    states = [observe(VerdictState(), summarise(order, active=True), 1.0, RULES) for order in ([a, b], [b, a])]
-    assert states[0].reasons == states[1].reasons == ("a: x", "b: y")
+    held = [observe(VerdictState(), summarise(order, active=True), 1.0, RULES) for order in ([a, b], [b, a])]
+    assert held[0].reasons == held[1].reasons == ("a: x", "b: y")
 
 
 def test_old_evidence_makes_an_ok_unknown_and_leaves_a_fail() -> None:

@@ -164,3 +164,4 @@ async def test_a_reader_that_crashes_over_an_object_does_not_end_the_watch(monke
     monkeypatch.setattr(Followed, "changed", crashes)
     async with following([listed("odd"), listed("b")], [[HOLD]]) as followed:
         await followed.until(lambda: followed.names() == {"b"})
+        assert ("watch", "error") in followed.calls, "counted, not only logged"
