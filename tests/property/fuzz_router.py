@@ -25,6 +25,7 @@ SEEDS: dict[str, list[bytes]] = {
     "sse": [
         b'\x05data: {"choices":[{"text":"x"}]}\n\n' + USAGE + b"data: [DONE]\n\n",
         b"\x02: c\r\n\r\ndata: x\r\n\r\n",
+        b"\x04x\n\n\n" + USAGE,
         b"\x08" + USAGE + b'd\r\n\x05at],"usage":{"prompt_tokens":4}}\n\nd: [',
     ],
     "index": [bytes(range(64))],

@@ -10,7 +10,7 @@ _MAX_HELD = 1 << 20
 
 class UsageStripper:
     """Passes whole events at once; an event cut between pieces waits for its end. Only the final event of vLLM's
-    `include_usage` (no choices, a usage object) is dropped."""
+    `include_usage` (no choices, a usage object) is dropped; empty lines before an event are no part of it."""
 
     __slots__ = ("held",)
 
@@ -29,8 +29,8 @@ class UsageStripper:
         for match in _END.finditer(piece):
             event = piece[at : match.end()]
             at = match.end()
-            if not _is_usage(event):
-                out.append(event)
+            content = event.lstrip(b"\r\n")
+            out.append(event[: -len(content)] if content and _is_usage(content) else event)
         self.held = piece[at:]
         if len(self.held) > _MAX_HELD:
             out.append(self.held)
