@@ -17,6 +17,7 @@ PACKAGES = ("libs/core/tonnage_core", "services/router/tonnage_router")
 TYPES = "libs/runtime/tonnage_runtime"
 """Read for its types, not compiled."""
 MODULES = {
+    "tonnage_core": ("slo",),
     "tonnage_core/flow_control": ("breaker", "drain_rate", "retry_budget", "tenants", "token_bucket", "ttft_admission"),
     "tonnage_core/prefix_index": ("block_hash", "exact_index", "index", "token_estimate"),
     "tonnage_core/scheduling": (

@@ -37,8 +37,10 @@ def test_setting_a_text_changes_that_member_alone(
     document: dict[str, Any], spelling: dict[str, Any], value: str
 ) -> None:
     body = json.dumps(document, **spelling).encode("utf-8", "surrogatepass")
-    changed = json.loads(apply(body, set_text(body, "model", value)))
-    assert changed == {**document, "model": value}
+    edited = apply(body, set_text(body, "model", value))
+    assert json.loads(edited) == {**document, "model": value}
+    if "model" not in document:
+        assert apply(body, set_text(body, "model", value, absent=True)) == edited
 
 
 @settings(deadline=None, max_examples=150)
@@ -48,7 +50,10 @@ def test_asking_usage_keeps_every_other_option(document: dict[str, Any], spellin
     options = document.get("stream_options")
     kept = options if isinstance(options, dict) else {}
     expected = {**document, "stream_options": {**kept, "include_usage": True}}
-    assert json.loads(apply(body, ask_usage(body))) == expected
+    edited = apply(body, ask_usage(body))
+    assert json.loads(edited) == expected
+    if "stream_options" not in document:
+        assert apply(body, ask_usage(body, absent=True)) == edited
 
 
 @settings(deadline=None, max_examples=150)

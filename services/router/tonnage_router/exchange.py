@@ -167,12 +167,13 @@ class Exchange:
         self.ahead_tokens = endpoint.candidate.prefill_tokens
         incoming = self.incoming
         body = self.gateway.rewriter.body_for(self, endpoint)
-        head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%bcontent-length: %d\r\n\r\n" % (
-            incoming.method,
-            incoming.target,
-            endpoint.authority,
-            self.gateway.rewriter.header_lines(self, endpoint),
-            len(body),
+        head = (
+            incoming.method
+            + b" "
+            + incoming.target
+            + endpoint.request_end
+            + self.gateway.rewriter.header_lines(self, endpoint)
+            + b"content-length: %d\r\n\r\n" % len(body)
         )
         connection.send(self, head, body)
 

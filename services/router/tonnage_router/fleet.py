@@ -48,6 +48,8 @@ class Endpoint:
         self.id = endpoint_id(spec)
         shown = f"[{self.host}]" if ":" in self.host else self.host
         self.authority = f"{shown}:{self.port}".encode()
+        self.request_end = b" HTTP/1.1\r\nhost: %b\r\n" % self.authority
+        """What follows the target in a request to it."""
         self.pool = UpstreamPool(
             self.host, self.port, connect_timeout_s=settings.connect_timeout_s, idle_s=settings.upstream_idle_s
         )

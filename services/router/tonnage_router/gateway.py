@@ -1,12 +1,10 @@
 """The router's centre: what may come in, where it goes, and what is known of the fleet. One event loop, no awaits."""
 
 import asyncio
-import itertools
 import math
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tonnage_core.flow_control.breaker import Breaker
@@ -74,7 +72,7 @@ class Gateway:
         self.fleet.seen_models.update(self.lora.specs)
         self.access_log = access_log or AccessLog("off")
         self.decisions: deque[DecisionRecord] = deque(maxlen=settings.decisions_kept or None)
-        self._numbers = itertools.count(1)
+        self._number = 0
         self.clients: set[ClientConnection] = set()
         self.active: set[Exchange] = set()
         self.buffered = 0
@@ -243,14 +241,14 @@ class Gateway:
 
     def _count_decision(self, exchange: Exchange, decision: Decision, seconds: float) -> None:
         metrics = self.metrics
-        key = (self.profile.name, decision.reason.value)
+        key = (self.profile.name, decision.reason)
         metrics.decisions[key] = metrics.decisions.get(key, 0) + 1
         metrics.predicted_prompt_tokens += exchange.prompt_tokens
         metrics.predicted_hit_tokens += decision.matched_tokens
         metrics.choice.observe(seconds)
         if self.settings.decisions_kept:
-            number = next(self._numbers)
-            self.decisions.append(DecisionRecord(exchange, decision, time.time(), number, self.profile))
+            self._number += 1
+            self.decisions.append(DecisionRecord(exchange, decision, time.time(), self._number, self.profile))
 
     # --- what traffic says of endpoints -------------------------------------------------------------------------------
 
@@ -305,7 +303,7 @@ class Gateway:
             if not exchange.answering and exchange.upstream is not None:
                 exchange.upstream.timed_out()
 
-    def eligible(self, pool: str) -> Sequence[Candidate]:
+    def eligible(self, pool: str) -> list[Candidate]:
         """Endpoints that may take a pool's requests."""
         return self.scheduler.eligible(pool)
 
@@ -335,7 +333,7 @@ class Gateway:
         metrics.observe_request(pool, duration, exchange.first_byte_s)
         verdict = self.objectives.verdict(exchange, outcome, pool, duration)
         if verdict is not None:
-            metrics.count(metrics.slo_requests, (metrics.pools.label(pool), verdict.value))
+            metrics.count(metrics.slo_requests, (metrics.pools.label(pool), verdict))
         if self.disaggregation is not None:
             self.disaggregation.forget(exchange)
         if exchange.usage is not None:

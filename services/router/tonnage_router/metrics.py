@@ -125,16 +125,21 @@ class RouterMetrics(Collector):
     @staticmethod
     def count(counts: dict[K, int], key: K, amount: int = 1, most: int = MAX_KEYS) -> None:
         """Add to one of the counters; beyond `most` keys the rest count as `other`."""
-        if key not in counts and len(counts) >= most:
-            key = cast("K", (OTHER, *key[1:]))
-        counts[key] = counts.get(key, 0) + amount
+        counted = counts.get(key)
+        if counted is None:
+            if len(counts) >= most:
+                key = cast("K", (OTHER, *key[1:]))
+            counted = counts.get(key, 0)
+        counts[key] = counted + amount
 
     def observe_request(self, pool: str, duration_s: float, first_byte_s: float | None) -> None:
         """A request of a pool ended; `first_byte_s` is None when nothing was answered."""
         pool = self.pools.label(pool)
-        if pool not in self.duration:
-            self.duration[pool], self.first_byte[pool] = Histogram(LATENCY_BUCKETS_S), Histogram(TTFT_BUCKETS_S)
-        self.duration[pool].observe(duration_s)
+        durations = self.duration.get(pool)
+        if durations is None:
+            durations = self.duration[pool] = Histogram(LATENCY_BUCKETS_S)
+            self.first_byte[pool] = Histogram(TTFT_BUCKETS_S)
+        durations.observe(duration_s)
         if first_byte_s is not None:
             self.first_byte[pool].observe(first_byte_s)
 

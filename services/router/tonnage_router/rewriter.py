@@ -6,14 +6,14 @@ from tonnage_router.body import splice
 from tonnage_router.body.prefill import for_decode
 from tonnage_router.body.sse import UsageStripper
 from tonnage_router.ranks import HEADER
-from tonnage_router.wire.headers import lines
+from tonnage_router.wire.headers import NONE, lines
 
 if TYPE_CHECKING:
+    from tonnage_router.body.facts import BodyFacts
     from tonnage_router.exchange import Exchange
     from tonnage_router.fleet import Endpoint
 
 WITH_STREAM_OPTIONS = frozenset({b"/v1/chat/completions", b"/v1/completions"})
-NOTHING: frozenset[bytes] = frozenset()
 RANK = frozenset({HEADER})
 KEY = frozenset({b"authorization"})
 KEY_AND_ENCODING = frozenset({b"authorization", b"accept-encoding"})
@@ -35,10 +35,10 @@ class Rewriter:
         if spec.prefix_isolation:
             salt = f"{spec.name}/{facts.salt}" if facts.salt is not None else spec.name
             facts.salt = salt
-            edits += splice.set_text(exchange.body, "cache_salt", salt)
+            edits += splice.set_text(exchange.body, "cache_salt", salt, absent=_lacks(facts, "cache_salt"))
         asked = facts.include_usage or not facts.stream or exchange.incoming.path not in WITH_STREAM_OPTIONS
         if spec.counts_tokens and not asked:
-            edits += splice.ask_usage(exchange.body)
+            edits += splice.ask_usage(exchange.body, absent=_lacks(facts, "stream_options"))
             exchange.stripper = UsageStripper()
         if edits:
             exchange.body = splice.apply(exchange.body, edits)
@@ -61,7 +61,7 @@ class Rewriter:
         """End-to-end headers. With tenants, their keys stay here and the endpoint's own key goes instead; compressed
         answers are not asked for where usage must be read."""
         rank = endpoint.spec.data_parallel_rank
-        kept = self._kept_lines(exchange, endpoint, NOTHING if rank is None else RANK)
+        kept = self._kept_lines(exchange, endpoint, NONE if rank is None else RANK)
         return kept if rank is None else b"%b%b: %d\r\n" % (kept, HEADER, rank)
 
     def _kept_lines(self, exchange: "Exchange", endpoint: "Endpoint", without: frozenset[bytes]) -> bytes:
@@ -69,6 +69,12 @@ class Rewriter:
         if not self._keys_are_tenants:
             return lines(incoming.headers, incoming.connection, without)
         counts = exchange.account is not None and exchange.account.spec.counts_tokens
-        kept = lines(incoming.headers, incoming.connection, without | (KEY_AND_ENCODING if counts else KEY))
+        own = KEY_AND_ENCODING if counts else KEY
+        kept = lines(incoming.headers, incoming.connection, without | own if without else own)
         key = endpoint.spec.api_key
         return kept if key is None else b"%bauthorization: Bearer %b\r\n" % (kept, key.encode())
+
+
+def _lacks(facts: "BodyFacts", name: str) -> bool:
+    """The body is known not to have the key."""
+    return facts.document is not None and name not in facts.document

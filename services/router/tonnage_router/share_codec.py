@@ -1,7 +1,7 @@
 """One entry of the replicas' stream: a report, and prefix blocks by endpoint."""
 
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -19,7 +19,7 @@ class Entry:
     """What one replica told at one time. `blocks` are block hashes by endpoint key."""
 
     report: Report
-    blocks: Mapping[str, Sequence[bytes]]
+    blocks: Mapping[str, list[bytes]]
 
 
 def encode(entry: Entry) -> bytes:

@@ -21,7 +21,7 @@ class SharedIndex(PrefixIndex):
         self.untold = 0
         """Blocks that were never told for want of room."""
 
-    def insert(self, chain: Sequence[bytes], slot: int) -> None:
+    def insert(self, chain: list[bytes], slot: int) -> None:
         """Own knowledge: the part of the chain that is new for the slot is also queued to be told."""
         masks, bit = self._masks, 1 << slot
         new = len(chain)
@@ -37,7 +37,7 @@ class SharedIndex(PrefixIndex):
         self._pending.append((slot, chain[new:] if new else chain))
         self.pending_blocks += count
 
-    def learn(self, blocks: Sequence[bytes], slot: int) -> None:
+    def learn(self, blocks: list[bytes], slot: int) -> None:
         """What a peer told: not told on."""
         super().insert(blocks, slot)
 

@@ -25,7 +25,7 @@ class TenantSpec:
 
     def allows(self, model: str) -> bool:
         """Whether the tenant may use `model`."""
-        return any(fnmatchcase(model, pattern) for pattern in self.models)
+        return any(pattern == "*" or fnmatchcase(model, pattern) for pattern in self.models)
 
     @property
     def counts_tokens(self) -> bool:
@@ -49,13 +49,15 @@ class Refusal:
     retry_after_s: float | None
 
 
-@dataclass(slots=True, eq=False)
 class Grant:
     """What an admitted request holds. `settle` ends it; a second call does nothing."""
 
-    account: "TenantAccount"
-    tokens: int
-    settled: bool = False
+    __slots__ = ("account", "settled", "tokens")
+
+    def __init__(self, account: "TenantAccount", tokens: int) -> None:
+        self.account = account
+        self.tokens = tokens
+        self.settled = False
 
     def settle(self, used_tokens: int | None, now: float) -> None:
         """The request ended having used `used_tokens` (None: unknown, the estimate stands)."""

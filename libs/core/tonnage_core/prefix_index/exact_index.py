@@ -42,7 +42,7 @@ class ExactIndex:
             for block in stored:
                 self._settle(block, slot)
 
-    def match(self, chain: Sequence[bytes]) -> list[tuple[int, int]]:
+    def match(self, chain: list[bytes]) -> list[tuple[int, int]]:
         """Pairs (blocks, mask), longest first: the slots of `mask` hold the first `blocks` blocks of `chain`."""
         return match_masks(self._masks, chain)
 

@@ -6,7 +6,7 @@ as engines do (vLLM frees a request's blocks in reverse).
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 ENTRY_BYTES = 280
 """Memory of one block held by one slot: the 16-byte key object, a map entry with its mask, an LRU node (measured)."""
@@ -41,18 +41,17 @@ class PrefixIndex:
         if slot in self._lru:
             self._lru[slot] = OrderedDict()
 
-    def match(self, chain: Sequence[bytes]) -> list[tuple[int, int]]:
+    def match(self, chain: list[bytes]) -> list[tuple[int, int]]:
         """Pairs (blocks, mask), longest first: the slots of `mask` hold the first `blocks` blocks of `chain`."""
         return match_masks(self._masks, chain)
 
-    def insert(self, chain: Sequence[bytes], slot: int) -> None:
+    def insert(self, chain: list[bytes], slot: int) -> None:
         """`slot` now holds `chain`, most recently used; the least recently used blocks beyond its bound are dropped."""
         lru, masks, bit = self._lru[slot], self._masks, 1 << slot
-        touch = lru.move_to_end
         for block in reversed(chain):
             mask = masks.get(block, 0)
             if mask & bit:
-                touch(block)
+                lru.move_to_end(block)
             else:
                 masks[block] = mask | bit
                 lru[block] = None
@@ -91,13 +90,12 @@ class PrefixIndex:
             del self._masks[block]
 
 
-def match_masks(masks: Mapping[bytes, int], chain: Sequence[bytes]) -> list[tuple[int, int]]:
+def match_masks(masks: dict[bytes, int], chain: list[bytes]) -> list[tuple[int, int]]:
     """`PrefixIndex.match` over any map from block hash to a bit mask of slots."""
     steps: list[tuple[int, int]] = []
-    get = masks.get
     held, depth = -1, 0
     for depth, block in enumerate(chain):
-        here = held & get(block, 0)
+        here = held & masks.get(block, 0)
         if here != held:
             if depth:
                 steps.append((depth, held & ~here))
@@ -110,7 +108,7 @@ def match_masks(masks: Mapping[bytes, int], chain: Sequence[bytes]) -> list[tupl
     return steps
 
 
-def matched_blocks(steps: Sequence[tuple[int, int]], slot: int) -> int:
+def matched_blocks(steps: list[tuple[int, int]], slot: int) -> int:
     """Blocks `slot` holds according to `PrefixIndex.match`."""
     for depth, mask in steps:
         if mask >> slot & 1:
@@ -118,7 +116,7 @@ def matched_blocks(steps: Sequence[tuple[int, int]], slot: int) -> int:
     return 0
 
 
-def slots_of(steps: Sequence[tuple[int, int]], limit: int, start: int = 0) -> list[int]:
+def slots_of(steps: list[tuple[int, int]], limit: int, start: int = 0) -> list[int]:
     """Up to `limit` slots, longest match first; among equals in slot order from `start` on, wrapping around."""
     found: list[int] = []
     for _, mask in steps:

@@ -1,6 +1,6 @@
 """Filter, score, pick: one decision, pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tonnage_core.scheduling.profile import Profile
@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 TOKEN_SCALE_FLOOR = 1024.0
 """Token scorers are divided by their range over the candidates, but by no less than this: a difference of a few
 tokens must not outweigh a full cache."""
+_PREFIX, _LOAD = Reason.PREFIX, Reason.LOAD
 
 
 def schedule(
     request: SchedulingRequest,
-    candidates: Sequence[Candidate],
+    candidates: list[Candidate],
     profile: Profile,
     rng: "Random",
     *,
@@ -38,22 +39,22 @@ def schedule(
     chosen = candidates[index]
     matched = request.matched.get(chosen.slot, 0)
     if reason is None:
-        reason = Reason.PREFIX if matched else Reason.LOAD
+        reason = _PREFIX if matched else _LOAD
     return Decision(chosen, reason, matched, candidates, columns, totals)
 
 
 def _only(request: SchedulingRequest, candidate: Candidate) -> Decision:
-    return Decision(candidate, Reason.ONLY, request.matched.get(candidate.slot, 0), (candidate,), {}, ())
+    return Decision(candidate, Reason.ONLY, request.matched.get(candidate.slot, 0), [candidate], {}, [])
 
 
 def score(
-    request: SchedulingRequest, candidates: Sequence[Candidate], profile: Profile
+    request: SchedulingRequest, candidates: list[Candidate], profile: Profile
 ) -> tuple[dict[str, list[float] | None], list[float]]:
     """Raw columns by scorer name (None: no opinion), and the weighted sums of the columns normalised to [0, 1]."""
     columns: dict[str, list[float] | None] = {}
     if not profile.picker.scored:
         return columns, []
-    totals: list[float] | None = None
+    totals = [0.0] * len(candidates)
     tokens: list[tuple[list[float], float, float]] = []
     scale = TOKEN_SCALE_FLOOR
     for scorer, weight in profile.scorers:
@@ -61,24 +62,34 @@ def score(
         if column is None:
             continue
         if scorer.in_tokens:
-            low = min(column)
-            spread = max(column) - low
-            if spread:
+            low, high = _ends(column)
+            if high > low:
                 tokens.append((column, low, weight))
-                scale = max(scale, spread)
-        elif totals is None:
-            totals = [weight * value for value in column]
+                scale = max(scale, high - low)
         else:
-            totals = [total + weight * value for total, value in zip(totals, column, strict=True)]
-    if totals is None:
-        totals = [0.0] * len(candidates)
+            _add(totals, column, 0.0, weight)
     for column, low, weight in tokens:
-        factor = weight / scale
-        totals = [total + (value - low) * factor for total, value in zip(totals, column, strict=True)]
+        _add(totals, column, low, weight / scale)
     return columns, totals
 
 
-def contributions(columns: Mapping[str, Sequence[float] | None], profile: Profile) -> dict[str, list[float]]:
+def _ends(column: list[float]) -> tuple[float, float]:
+    """The least and the greatest value."""
+    low = high = column[0]
+    for value in column:
+        if value < low:
+            low = value
+        elif value > high:
+            high = value
+    return low, high
+
+
+def _add(totals: list[float], column: list[float], low: float, factor: float) -> None:
+    for i, value in enumerate(column):
+        totals[i] += (value - low) * factor
+
+
+def contributions(columns: Mapping[str, list[float] | None], profile: Profile) -> dict[str, list[float]]:
     """What each column adds to the totals of `score`: weight times its normalised values, [0, weight] or beyond for
     scorers that are not in tokens. Columns without an opinion, or of scorers the profile lacks, are left out.
     """

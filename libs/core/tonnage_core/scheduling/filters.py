@@ -3,42 +3,42 @@
 `STATIC` filters read nothing of the request but its model, so an owner may apply them once per change of the fleet.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tonnage_core.scheduling.types import Candidate, SchedulingRequest
 
-Filter = Callable[[SchedulingRequest, Sequence[Candidate]], Sequence[Candidate]]
+Filter = Callable[[SchedulingRequest, list[Candidate]], list[Candidate]]
 
 LONG_PROMPT_TOKENS = 8192
 """Prompts from here on belong to `long` candidates, where there are any."""
 
 
-def healthy(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+def healthy(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:
     """Candidates that answer."""
     return [c for c in candidates if c.healthy]
 
 
-def model(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+def model(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:
     """Candidates that serve the request's model, or any model."""
     return [c for c in candidates if not c.models or request.model in c.models]
 
 
-def not_draining(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+def not_draining(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:
     """Candidates that take new work."""
     return [c for c in candidates if not c.draining]
 
 
-def decodes(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+def decodes(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:
     """Candidates whose role lets them generate."""
     return [c for c in candidates if c.role != "prefill"]
 
 
-def prefills(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+def prefills(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:
     """Candidates that compute prompts for others."""
     return [c for c in candidates if c.role == "prefill"]
 
 
-def context_fits(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+def context_fits(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:
     """Candidates whose context limit holds the prompt; all of them when none does, so that an engine words the error.
 
     Prompt tokens are an estimate, so a tenth of slack is left.
@@ -50,7 +50,7 @@ def context_fits(request: SchedulingRequest, candidates: Sequence[Candidate]) ->
     return candidates
 
 
-def length_class(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+def length_class(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:
     """Long prompts to candidates for long ones, short to short; all when the class has no candidate."""
     for c in candidates:
         if c.length_class is not None:
@@ -59,7 +59,7 @@ def length_class(request: SchedulingRequest, candidates: Sequence[Candidate]) ->
     return candidates
 
 
-def not_refusing(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+def not_refusing(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:
     """Candidates that did not refuse work lately; all when every one did."""
     for c in candidates:
         if c.pressure >= 1.0:

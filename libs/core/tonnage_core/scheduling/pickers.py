@@ -1,6 +1,6 @@
 """Pickers: one candidate out of the scored ones. `totals` is empty unless the picker's entry says it needs scores."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ In a busy fleet waiting costs more than homes give. In simulation (benchmarks/re
 within 2 % in 14 of 15 pairs; placed by load alone in 7 of 15.
 """
 
-Pick = Callable[[SchedulingRequest, Sequence[Candidate], Sequence[float], "Random"], tuple[int, Reason | None]]
+Pick = Callable[[SchedulingRequest, list[Candidate], list[float], "Random"], tuple[int, Reason | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,32 +43,53 @@ class Picker:
 
 
 def max_random_ties(
-    request: SchedulingRequest, candidates: Sequence[Candidate], totals: Sequence[float], rng: "Random"
+    request: SchedulingRequest, candidates: list[Candidate], totals: list[float], rng: "Random"
 ) -> tuple[int, Reason | None]:
     """The highest total; ties at random."""
-    best = max(totals)
-    floor = best - TIE
-    ties = [i for i, total in enumerate(totals) if total >= floor]
+    best = totals[_highest(totals)]
+    ties = [i for i in range(len(totals)) if totals[i] >= best - TIE]
     return (ties[0] if len(ties) == 1 else ties[int(rng.random() * len(ties))]), None
 
 
+def _highest(totals: list[float]) -> int:
+    """Where the greatest value stands first."""
+    at = 0
+    for i, total in enumerate(totals):
+        if total > totals[at]:
+            at = i
+    return at
+
+
 def content_home(
-    request: SchedulingRequest, candidates: Sequence[Candidate], totals: Sequence[float], rng: "Random"
+    request: SchedulingRequest, candidates: list[Candidate], totals: list[float], rng: "Random"
 ) -> tuple[int, Reason | None]:
     """The highest total; or the prompt's home among those that differ from it by a little load alone.
 
     Loads of the moment are noise where they are small: placed by them, equal traffic fills the caches otherwise each
     time, and two routers place one prompt on two endpoints. Without a content key, ties at random.
     """
-    key = request.content_key
-    if key is None or sum(c.requests for c in candidates) > HOME_REQUESTS * len(candidates):
+    index = _highest(totals)
+    missing = request.prompt_tokens - request.matched.get(candidates[index].slot, 0)
+    if request.content_key is None or missing < MIN_MATCH_TOKENS or _busy(candidates):
         return max_random_ties(request, candidates, totals, rng)
-    index = totals.index(max(totals))
+    return _home(request.content_key, request, candidates, totals, index)
+
+
+def _busy(candidates: list[Candidate]) -> bool:
+    """More requests are in flight than homes are kept for."""
+    requests = 0
+    for c in candidates:
+        requests += c.requests
+    return requests > HOME_REQUESTS * len(candidates)
+
+
+def _home(
+    key: bytes, request: SchedulingRequest, candidates: list[Candidate], totals: list[float], index: int
+) -> tuple[int, Reason | None]:
+    """The home of `key` among `candidates[index]`, the best one, and those that are as good but for a little load."""
     best, matched = candidates[index], request.matched
     known = matched.get(best.slot, 0)
     missing = request.prompt_tokens - known
-    if missing < MIN_MATCH_TOKENS:
-        return max_random_ties(request, candidates, totals, rng)
     light = max(_wait(best), min(HOME_TOKENS, HOME_PROMPTS * missing))
     homes = [
         i
@@ -96,7 +117,7 @@ def _alike(request: SchedulingRequest, one: Candidate, best: Candidate) -> bool:
 
 
 def power_of_two(
-    request: SchedulingRequest, candidates: Sequence[Candidate], totals: Sequence[float], rng: "Random"
+    request: SchedulingRequest, candidates: list[Candidate], totals: list[float], rng: "Random"
 ) -> tuple[int, Reason | None]:
     """The better of two drawn at random."""
     count = len(candidates)
@@ -106,14 +127,14 @@ def power_of_two(
 
 
 def round_robin(
-    request: SchedulingRequest, candidates: Sequence[Candidate], totals: Sequence[float], rng: "Random"
+    request: SchedulingRequest, candidates: list[Candidate], totals: list[float], rng: "Random"
 ) -> tuple[int, Reason | None]:
     """In turn."""
     return request.sequence % len(candidates), Reason.ROUND_ROBIN
 
 
 def session(
-    request: SchedulingRequest, candidates: Sequence[Candidate], totals: Sequence[float], rng: "Random"
+    request: SchedulingRequest, candidates: list[Candidate], totals: list[float], rng: "Random"
 ) -> tuple[int, Reason | None]:
     """The session's home while its load is bounded; without a session, the highest total."""
     if request.session is None:
@@ -122,7 +143,7 @@ def session(
 
 
 def consistent_hash(
-    request: SchedulingRequest, candidates: Sequence[Candidate], totals: Sequence[float], rng: "Random"
+    request: SchedulingRequest, candidates: list[Candidate], totals: list[float], rng: "Random"
 ) -> tuple[int, Reason | None]:
     """The home of the session or, without one, of the prompt's beginning, while its load is bounded."""
     key = request.session or request.prefix_key
@@ -131,7 +152,7 @@ def consistent_hash(
     return _bounded_home(key, candidates, Reason.HASH)
 
 
-def _bounded_home(key: bytes, candidates: Sequence[Candidate], reason: Reason) -> tuple[int, Reason]:
+def _bounded_home(key: bytes, candidates: list[Candidate], reason: Reason) -> tuple[int, Reason]:
     """Rendezvous hashing: a key's order of candidates changes only where a candidate comes or goes."""
     order = sorted(range(len(candidates)), key=lambda i: chain(key, candidates[i].id.encode()), reverse=True)
     loads = [c.load_tokens for c in candidates]

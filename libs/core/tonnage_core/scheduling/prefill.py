@@ -3,14 +3,13 @@
 The rule and its formulas are `disaggregation`'s; here they are filled in with what the scheduler knows.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tonnage_core.disaggregation import Handover, Verdict, handover
 from tonnage_core.scheduling.decide import schedule
 from tonnage_core.scheduling.profile import make_profile
-from tonnage_core.scheduling.types import Candidate, Decision, SchedulingRequest
+from tonnage_core.scheduling.types import Decision, SchedulingRequest
 
 if TYPE_CHECKING:
     from random import Random
@@ -39,11 +38,11 @@ class Link:
 
 
 def choose_prefill(
-    scheduler: "Scheduler", prompt: SchedulingRequest, chain: Sequence[bytes], tokens_per_block: float, rng: "Random"
+    scheduler: "Scheduler", prompt: SchedulingRequest, chain: list[bytes], tokens_per_block: float, rng: "Random"
 ) -> Decision | None:
     """The endpoint of role `prefill` for the prompt; None when none of them may take it."""
     request = SchedulingRequest(prompt.model, prompt.prompt_tokens, adapter=prompt.adapter)
-    candidates: Sequence[Candidate] = list(scheduler.candidates)
+    candidates = list(scheduler.candidates)
     request.matched = scheduler.matched(chain, candidates, tokens_per_block, prompt.prompt_tokens)
     return schedule(request, candidates, PREFILL, rng)
 

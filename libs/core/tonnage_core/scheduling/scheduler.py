@@ -20,20 +20,30 @@ HOLDERS_SHARE = 2
 """One in this many places of a shortlist goes to the holders of the longest prefixes, the rest to a random sample."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, init=False)
 class Reservation:
     """What one request holds on one candidate, until released."""
 
     candidate: Candidate
     prefill_tokens: int
     context_tokens: int
-    decoding: bool = False
-    released: bool = False
-    expected: Sequence[bytes] = ()
+    decoding: bool
+    released: bool
+    expected: Sequence[bytes]
     """Blocks of the exact index that this request is about to add."""
-    expects: "Scheduler | None" = None
-    relieved_tokens: int = 0
+    expects: "Scheduler | None"
+    relieved_tokens: int
     """Prompt tokens that another endpoint computes instead."""
+
+    def __init__(self, candidate: Candidate, prefill_tokens: int, context_tokens: int) -> None:
+        self.candidate = candidate
+        self.prefill_tokens = prefill_tokens
+        self.context_tokens = context_tokens
+        self.decoding = False
+        self.released = False
+        self.expected = ()
+        self.expects = None
+        self.relieved_tokens = 0
 
     @classmethod
     def on(cls, candidate: Candidate, prefill_tokens: int, context_tokens: int) -> "Reservation":
@@ -124,23 +134,23 @@ class Scheduler:
         """A field that a static filter reads has changed on some candidate."""
         self._eligible.clear()
 
-    def eligible(self, model: str) -> Sequence[Candidate]:
+    def eligible(self, model: str) -> list[Candidate]:
         """Candidates that pass the profile's static filters for `model`."""
         found = self._eligible.get(model)
         if found is None:
             request, kept = SchedulingRequest(model, 0), list(self._by_slot.values())
             for keep in self.profile.static_filters:
-                kept = list(keep(request, kept))
+                kept = keep(request, kept)
             found = self._eligible[model] = kept
         return found
 
     def choose(
         self,
         request: SchedulingRequest,
-        chain: Sequence[bytes],
+        chain: list[bytes],
         tokens_per_block: float,
         exclude: Collection[str] = (),
-        exact: Mapping[int, Sequence[bytes]] | None = None,
+        exact: Mapping[int, list[bytes]] | None = None,
     ) -> tuple[Decision, Reservation] | None:
         """Decide, reserve on the chosen candidate and credit it with the prompt's blocks; None when nobody is eligible.
 
@@ -149,18 +159,17 @@ class Scheduler:
         """
         candidates = self.eligible(request.model)
         if exclude:
-            candidates = [c for c in candidates if c.id not in exclude]
+            candidates = _without(candidates, exclude)
         request.sequence = self._sequence[request.model] = self._sequence.get(request.model, -1) + 1
         request.content_key = chain[-1] if chain else None
         steps = self.index.match(chain) if chain else []
-        told = {size: self.exact.match(blocks) for size, blocks in exact.items()} if exact else {}
+        told = self._told(exact)
         if len(candidates) > self.profile.shortlist and not self.profile.picker.whole_fleet:
-            best = max(told.values(), key=lambda found: found[0][0] if found else 0) if told else None
-            candidates = self._shortlist(candidates, best or steps, exclude)
+            candidates = self._shortlist(candidates, _longest(told.values()) or steps, exclude)
         request.matched = _matched_tokens(steps, candidates, tokens_per_block, request.prompt_tokens)
         true = _with_told(request.matched, told, candidates) if told else request.matched
         if told:
-            request.matched = {slot: count for slot, count in true.items() if count >= MIN_MATCH_TOKENS}
+            request.matched = _long_enough(true)
         decision = schedule(request, candidates, self.profile, self._rng, prefiltered=True)
         if decision is None:
             return None
@@ -172,7 +181,10 @@ class Scheduler:
             self._expect(reservation, exact)
         return decision, reservation
 
-    def _expect(self, reservation: Reservation, exact: Mapping[int, Sequence[bytes]]) -> None:
+    def _told(self, exact: Mapping[int, list[bytes]] | None) -> dict[int, list[tuple[int, int]]]:
+        return {size: self.exact.match(blocks) for size, blocks in exact.items()} if exact else {}
+
+    def _expect(self, reservation: Reservation, exact: Mapping[int, list[bytes]]) -> None:
         """The chosen engine will hold the prompt's blocks for as long as the request runs."""
         candidate = reservation.candidate
         blocks = exact.get(candidate.kv_block_size or 0)
@@ -185,27 +197,27 @@ class Scheduler:
         return Reservation.on(decision.chosen, uncached, request.prompt_tokens + request.output_tokens)
 
     def matched(
-        self, chain: Sequence[bytes], candidates: Sequence[Candidate], tokens_per_block: float, prompt_tokens: int
-    ) -> Mapping[int, int]:
+        self, chain: list[bytes], candidates: list[Candidate], tokens_per_block: float, prompt_tokens: int
+    ) -> dict[int, int]:
         """Cached prompt tokens by slot, as the index of what was routed has them."""
         return _matched_tokens(self.index.match(chain) if chain else [], candidates, tokens_per_block, prompt_tokens)
 
     def known_tokens(
         self,
-        chain: Sequence[bytes],
-        candidates: Sequence[Candidate],
+        chain: list[bytes],
+        candidates: list[Candidate],
         tokens_per_block: float,
         prompt_tokens: int,
-        exact: Mapping[int, Sequence[bytes]] | None,
-    ) -> Mapping[int, int]:
+        exact: Mapping[int, list[bytes]] | None,
+    ) -> dict[int, int]:
         """As `matched`, with the word of engines that tell what they cache."""
         found = self.matched(chain, candidates, tokens_per_block, prompt_tokens)
-        told = {size: self.exact.match(blocks) for size, blocks in exact.items()} if exact else {}
+        told = self._told(exact)
         return _with_told(found, told, candidates) if told else found
 
     def _shortlist(
-        self, candidates: Sequence[Candidate], steps: Sequence[tuple[int, int]], exclude: Collection[str]
-    ) -> Sequence[Candidate]:
+        self, candidates: list[Candidate], steps: list[tuple[int, int]], exclude: Collection[str]
+    ) -> list[Candidate]:
         """Holders of the longest prefixes and a random sample: a decision's cost stays flat in the fleet's size."""
         size, rng, count = self.profile.shortlist, self._rng, len(candidates)
         start = int(rng.random() * count)
@@ -221,17 +233,33 @@ class Scheduler:
 
 
 def _matched_tokens(
-    steps: Sequence[tuple[int, int]], candidates: Sequence[Candidate], tokens_per_block: float, prompt_tokens: int
-) -> Mapping[int, int]:
-    if not steps:
-        return {}
-    tokens = {c.slot: int(matched_blocks(steps, c.slot) * tokens_per_block) for c in candidates}
-    return {slot: min(prompt_tokens, count) for slot, count in tokens.items() if count >= MIN_MATCH_TOKENS}
+    steps: list[tuple[int, int]], candidates: list[Candidate], tokens_per_block: float, prompt_tokens: int
+) -> dict[int, int]:
+    found: dict[int, int] = {}
+    if steps:
+        for c in candidates:
+            tokens = int(matched_blocks(steps, c.slot) * tokens_per_block)
+            if tokens >= MIN_MATCH_TOKENS:
+                found[c.slot] = min(prompt_tokens, tokens)
+    return found
+
+
+def _long_enough(matched: dict[int, int]) -> dict[int, int]:
+    return {slot: count for slot, count in matched.items() if count >= MIN_MATCH_TOKENS}
+
+
+def _without(candidates: list[Candidate], exclude: Collection[str]) -> list[Candidate]:
+    return [c for c in candidates if c.id not in exclude]
+
+
+def _longest(told: Collection[list[tuple[int, int]]]) -> list[tuple[int, int]] | None:
+    """What the engines of the block size with the longest match say."""
+    return max(told, key=lambda steps: steps[0][0] if steps else 0, default=None)
 
 
 def _with_told(
-    matched: Mapping[int, int], told: Mapping[int, Sequence[tuple[int, int]]], candidates: Sequence[Candidate]
-) -> Mapping[int, int]:
+    matched: dict[int, int], told: dict[int, list[tuple[int, int]]], candidates: list[Candidate]
+) -> dict[int, int]:
     """`matched`, with the engine's own word where there is one, however short the match."""
     found = dict(matched)
     for c in candidates:

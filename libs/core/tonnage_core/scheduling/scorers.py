@@ -5,7 +5,7 @@ and a token of load weigh the same. A scorer of unit `share` returns values in [
 that the scorer has no opinion on this request: all candidates would get the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -29,14 +29,14 @@ class Scorer:
 
     name: str
     unit: Literal["tokens", "share"]
-    score: Callable[[SchedulingRequest, Sequence[Candidate]], Scores]
+    score: Callable[[SchedulingRequest, list[Candidate]], Scores]
     in_tokens: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "in_tokens", self.unit == "tokens")
 
 
-def uncached_prefix(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+def uncached_prefix(request: SchedulingRequest, candidates: list[Candidate]) -> Scores:
     """Minus the prompt tokens the candidate would have to compute."""
     matched, prompt = request.matched, request.prompt_tokens
     if not matched:
@@ -45,7 +45,7 @@ def uncached_prefix(request: SchedulingRequest, candidates: Sequence[Candidate])
     return [float(min(get(c.slot, 0), prompt) - prompt) for c in candidates]
 
 
-def token_load(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+def token_load(request: SchedulingRequest, candidates: list[Candidate]) -> Scores:
     """Minus the work in flight on the candidate, stretched by its known slowness: time to wait, in fast tokens."""
     return [
         -(c.prefill_tokens + DECODE_WEIGHT * c.decode_tokens) / (c.gpu_speed or 1.0)  # unknown speed: full speed
@@ -53,7 +53,7 @@ def token_load(request: SchedulingRequest, candidates: Sequence[Candidate]) -> S
     ]
 
 
-def prefill_interference(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+def prefill_interference(request: SchedulingRequest, candidates: list[Candidate]) -> Scores:
     """Minus the prompt tokens to compute for each request in flight there, which all wait while they are computed.
 
     Prefill stretches every decoding step it rides in (the LLM inference guide's prefill-decode interference). So a long
@@ -65,12 +65,12 @@ def prefill_interference(request: SchedulingRequest, candidates: Sequence[Candid
     ]
 
 
-def requests_in_flight(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+def requests_in_flight(request: SchedulingRequest, candidates: list[Candidate]) -> Scores:
     """1 for an idle candidate, falling with its own count of requests."""
     return [1.0 / (1 + c.requests) for c in candidates]
 
 
-def kv_utilisation(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+def kv_utilisation(request: SchedulingRequest, candidates: list[Candidate]) -> Scores:
     """1 while KV blocks are free, falling to 0 over the last `KV_MARGIN` of them.
 
     A cache half full costs nothing, and a gauge is as old as its poll; only preemption, near the end, is to be avoided.
@@ -82,12 +82,12 @@ def kv_utilisation(request: SchedulingRequest, candidates: Sequence[Candidate]) 
     return [NEUTRAL if value is None else min(1.0, (1.0 - value) / KV_MARGIN) for value in values]
 
 
-def queue(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+def queue(request: SchedulingRequest, candidates: list[Candidate]) -> Scores:
     """1 for an empty engine queue, falling with its length."""
     return [NEUTRAL if c.waiting is None else 1.0 / (1 + c.waiting) for c in candidates]
 
 
-def adapter(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+def adapter(request: SchedulingRequest, candidates: list[Candidate]) -> Scores:
     """1 where the adapter is resident, 0.6 where there is a free slot, 0 where one must be evicted."""
     name = request.adapter
     if name is None:
@@ -103,7 +103,7 @@ def _adapter_score(candidate: Candidate, name: str) -> float:
     return 0.6 if len(candidate.adapters) < candidate.adapter_slots else 0.0
 
 
-def gpu_speed(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+def gpu_speed(request: SchedulingRequest, candidates: list[Candidate]) -> Scores:
     """Measured speed relative to the fleet's best."""
     for c in candidates:
         if c.gpu_speed is not None:
@@ -111,12 +111,12 @@ def gpu_speed(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Sc
     return None
 
 
-def cost(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+def cost(request: SchedulingRequest, candidates: list[Candidate]) -> Scores:
     """1 for free, 0.5 at price 1, falling with the price."""
     return [NEUTRAL if c.cost is None else 1.0 / (1.0 + c.cost) for c in candidates]
 
 
-def pressure(request: SchedulingRequest, candidates: Sequence[Candidate]) -> Scores:
+def pressure(request: SchedulingRequest, candidates: list[Candidate]) -> Scores:
     """1 where nothing was refused lately."""
     return [1.0 - c.pressure for c in candidates]
 

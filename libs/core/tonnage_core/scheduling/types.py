@@ -3,7 +3,6 @@
 Token counts are integers, so that released counters return to exactly 0.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -94,27 +93,48 @@ class Candidate:
         return self.prefill_tokens + DECODE_WEIGHT * self.decode_tokens
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, init=False)
 class SchedulingRequest:
     """What routing knows of a request. `matched` holds cached prompt tokens by candidate slot; absent is 0."""
 
     model: str
     prompt_tokens: int
-    output_tokens: int = 0
+    output_tokens: int
     """Expected or asked-for answer length, tokens."""
-    adapter: str | None = None
-    session: bytes | None = None
+    adapter: str | None
+    session: bytes | None
     """A caller-given session key."""
-    prefix_key: bytes | None = None
+    prefix_key: bytes | None
     """Hash of the prompt's beginning, for consistent hashing without a session."""
-    content_key: bytes | None = None
+    content_key: bytes | None
     """Hash of the whole prompt: names its home among endpoints that are otherwise alike."""
-    sequence: int = 0
+    sequence: int
     """Count of earlier requests of this pool: round robin's position."""
-    matched: Mapping[int, int] = field(default_factory=dict)
+    matched: dict[int, int]
+
+    def __init__(
+        self,
+        model: str,
+        prompt_tokens: int,
+        output_tokens: int = 0,
+        *,
+        adapter: str | None = None,
+        session: bytes | None = None,
+        prefix_key: bytes | None = None,
+        matched: dict[int, int] | None = None,
+    ) -> None:  # written out: a generated one would not be compiled, and a request makes several such objects
+        self.model = model
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.adapter = adapter
+        self.session = session
+        self.prefix_key = prefix_key
+        self.content_key = None
+        self.sequence = 0
+        self.matched = {} if matched is None else matched
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, init=False)
 class Decision:
     """The chosen candidate, why, and every score, for the explain API.
 
@@ -125,6 +145,22 @@ class Decision:
     chosen: Candidate
     reason: Reason
     matched_tokens: int
-    candidates: Sequence[Candidate]
-    columns: Mapping[str, Sequence[float] | None]
-    totals: Sequence[float]
+    candidates: list[Candidate]
+    columns: dict[str, list[float] | None]
+    totals: list[float]
+
+    def __init__(
+        self,
+        chosen: Candidate,
+        reason: Reason,
+        matched_tokens: int,
+        candidates: list[Candidate],
+        columns: dict[str, list[float] | None],
+        totals: list[float],
+    ) -> None:
+        self.chosen = chosen
+        self.reason = reason
+        self.matched_tokens = matched_tokens
+        self.candidates = candidates
+        self.columns = columns
+        self.totals = totals

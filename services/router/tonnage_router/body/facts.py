@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, init=False)
 class BodyFacts:
     """Read once from the parsed body; the bytes themselves go upstream."""
 
@@ -22,7 +22,32 @@ class BodyFacts:
     session: str | None
     include_usage: bool
     """The client itself asks for the usage event of a stream."""
-    pool: str = ""
+    pool: str
     """The base model: adapters wait in their base's queue, since they share its endpoints. Set once `model` is."""
-    document: Mapping[str, Any] | None = None
+    document: Mapping[str, Any] | None
     """The whole parsed body, until the prompt is measured."""
+
+    def __init__(
+        self,
+        model: str | None,
+        stream: bool,
+        prompt: bytes,
+        tokens: int | None,
+        max_tokens: int | None,
+        samples: int,
+        salt: str | None,
+        session: str | None,
+        include_usage: bool,
+        document: Mapping[str, Any],
+    ) -> None:
+        self.model = model
+        self.stream = stream
+        self.prompt = prompt
+        self.tokens = tokens
+        self.max_tokens = max_tokens
+        self.samples = samples
+        self.salt = salt
+        self.session = session
+        self.include_usage = include_usage
+        self.pool = ""
+        self.document = document

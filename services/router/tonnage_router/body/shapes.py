@@ -49,26 +49,25 @@ def _kind(value: object) -> str:
 
 def facts(document: Document, read_prompt: "PromptReader") -> BodyFacts:
     """The facts of a parsed body; `read_prompt` is the path's entry of `PROMPTS`."""
-    get = document.get
-    model = get("model")
+    model = document.get("model")
     if model is not None and type(model) is not str:
         raise BadBodyError(f"model must be a string, not {_kind(model)}", "model")
-    stream = get("stream")
+    stream = document.get("stream")
     if stream is not None and type(stream) is not bool:
         raise BadBodyError(f"stream must be a boolean, not {_kind(stream)}", "stream")
     prompt, tokens = read_prompt(document)
-    options = get("stream_options")
+    options, samples = document.get("stream_options"), document.get("n")
     return BodyFacts(
         model,
         stream is True,
         prompt,
         tokens,
         _first_count(document),
-        max(1, n) if type(n := get("n")) is int else 1,
-        _text_or_none(get("cache_salt")),
+        samples if type(samples) is int and samples > 1 else 1,
+        _text_or_none(document.get("cache_salt")),
         _session(document),
         type(options) is dict and options.get("include_usage") is True,
-        document=document,
+        document,
     )
 
 

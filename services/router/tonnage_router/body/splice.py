@@ -22,13 +22,15 @@ class Span:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
 class Edit:
     """Replace `body[start:end]` by `new`."""
 
-    start: int
-    end: int
-    new: bytes
+    __slots__ = ("end", "new", "start")
+
+    def __init__(self, start: int, end: int, new: bytes) -> None:
+        self.start = start
+        self.end = end
+        self.new = new
 
 
 def spans(body: bytes, start: int, names: frozenset[str]) -> dict[str, list[Span]]:
@@ -105,24 +107,25 @@ def apply(body: bytes, edits: list[Edit]) -> bytes:
     """`body` with all edits made; edits must not overlap."""
     parts: list[bytes] = []
     at = 0
-    for edit in sorted(edits, key=lambda e: e.start):
+    for edit in edits if len(edits) == 1 else sorted(edits, key=lambda e: e.start):
         parts += (body[at : edit.start], edit.new)
         at = edit.end
     parts.append(body[at:])
     return b"".join(parts)
 
 
-def set_text(body: bytes, name: str, value: str) -> list[Edit]:
-    """Edits that make `name` the string `value`, at every place it stands, or as a new first key."""
+def set_text(body: bytes, name: str, value: str, *, absent: bool = False) -> list[Edit]:
+    """Edits that make `name` the string `value`, at every place it stands, or as a new first key. `absent`: the parsed
+    body is known not to have it, which saves the search."""
     new = orjson.dumps(value)
-    found = spans(body, 0, frozenset({name})).get(name)
+    found = None if absent else spans(body, 0, frozenset({name})).get(name)
     return [Edit(s.start, s.end, new) for s in found] if found else [insert(body, 0, orjson.dumps(name) + b":" + new)]
 
 
-def ask_usage(body: bytes) -> list[Edit]:
-    """Edits that make `stream_options.include_usage` true."""
+def ask_usage(body: bytes, *, absent: bool = False) -> list[Edit]:
+    """Edits that make `stream_options.include_usage` true; `absent` as in `set_text`."""
     wanted = b'"include_usage":true'
-    found = spans(body, 0, frozenset({"stream_options"})).get("stream_options")
+    found = None if absent else spans(body, 0, frozenset({"stream_options"})).get("stream_options")
     if not found:
         return [insert(body, 0, b'"stream_options":{' + wanted + b"}")]
     edits: list[Edit] = []

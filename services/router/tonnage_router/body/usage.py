@@ -13,13 +13,18 @@ _MARK = b'"usage"'
 _OBJECT = re.compile(rb'"usage"\s*:\s*\{')
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class Usage:
     """Tokens an engine says it counted. `cached_tokens` is None when it does not say."""
 
     prompt_tokens: int
     completion_tokens: int
-    cached_tokens: int | None = None
+    cached_tokens: int | None
+
+    def __init__(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int | None = None) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.completion_tokens = completion_tokens
+        self.cached_tokens = cached_tokens
 
 
 class StreamTap:

@@ -16,19 +16,26 @@ HOP_BY_HOP = frozenset(
 """RFC 9110 section 7.6.1, and the older ones listed in RFC 2616 section 13.5.1."""
 
 Header = tuple[bytes, bytes]
+NONE: frozenset[bytes] = frozenset()
 
 
 def nominated(connection: bytes) -> frozenset[bytes]:
-    """Header names a Connection field makes hop-by-hop, lower case; `close` and `keep-alive` among them."""
-    return frozenset(part.strip().lower() for part in connection.split(b",") if part.strip())
+    """Header names a Connection field makes hop-by-hop, lower case."""
+    if connection == b"keep-alive":
+        return NONE
+    names = {part.strip().lower() for part in connection.split(b",")}
+    return frozenset(names - {b"", b"close", b"keep-alive"})
 
 
-def lines(headers: list[Header], connection: bytes | None, without: frozenset[bytes] = frozenset()) -> bytes:
+def lines(headers: list[Header], connection: bytes | None, without: frozenset[bytes] = NONE) -> bytes:
     """Header lines without those `connection` nominates and those named (in lower case) in `without`."""
-    if without:
-        headers = [header for header in headers if header[0].lower() not in without]
     if connection is not None:
-        names = nominated(connection) - {b"close", b"keep-alive"}
-        if names:
-            headers = [header for header in headers if header[0].lower() not in names]
-    return b"".join([b"%b: %b\r\n" % header for header in headers])
+        without |= nominated(connection)
+    parts: list[bytes] = []
+    for name, value in headers:
+        if not without or name.lower() not in without:
+            parts.append(name)
+            parts.append(b": ")
+            parts.append(value)
+            parts.append(b"\r\n")
+    return b"".join(parts)

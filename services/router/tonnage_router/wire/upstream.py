@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from tonnage_router.wire.headers import HOP_BY_HOP, Header, nominated
+from tonnage_router.wire.headers import HOP_BY_HOP, Header, lines
 
 if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 256 << 10
 NO_BODY = frozenset({204, 304})
+OK = b"HTTP/1.1 200 OK\r\n"
 
 
 class UpstreamConnection:
@@ -178,13 +179,10 @@ class UpstreamConnection:
 
     def head(self, extra: bytes) -> bytes:
         """Status line and end-to-end header lines for the client, without framing; `extra` lines are added."""
-        headers = self.headers
-        if self._connection is not None:
-            names = nominated(self._connection) - {b"close", b"keep-alive"}
-            if names:
-                headers = [header for header in headers if header[0].lower() not in names]
-        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
-        return b"HTTP/1.1 %d %b\r\n%b%b" % (self.status, self._reason, lines, extra)
+        first = (
+            OK if self.status == 200 and self._reason == b"OK" else b"HTTP/1.1 %d %b\r\n" % (self.status, self._reason)
+        )
+        return first + lines(self.headers, self._connection) + extra
 
     @property
     def bodyless(self) -> bool:
