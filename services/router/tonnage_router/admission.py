@@ -90,7 +90,7 @@ class Admission:
         tenant = account.spec.name if account else NO_TENANT
         weight, priority = (account.spec.weight, account.spec.priority) if account else (1.0, 0)
         cost = max(1.0, float(exchange.prompt_tokens))
-        deadline = now + exchange.may_wait_s(self._gateway.settings.queue_ttl_s)
+        deadline = now + exchange.incoming.may_wait_s(self._gateway.settings.queue_ttl_s)
         full = not pool.queue.push(exchange, tenant, cost=cost, deadline=deadline, weight=weight, priority=priority)
         if full:
             evicted = pool.queue.make_room(tenant, weight=weight, priority=priority)

@@ -72,3 +72,12 @@ class DecisionRecord:
         admission = explained(self._admission) if self._admission is not None else None
         found = {"policy": self._profile.name, "weights": weights, "candidates": rows, "admission": admission}
         return {**self.summary(), **found}
+
+
+def explanation(decision: Decision, endpoint: str) -> bytes:
+    """A decision as header lines, for an answer to a client that asked why."""
+    return b"x-tonnage-endpoint: %b\r\nx-tonnage-reason: %b\r\nx-tonnage-hit-tokens: %d\r\n" % (
+        endpoint.encode(),
+        decision.reason.encode(),
+        decision.matched_tokens,
+    )

@@ -4,6 +4,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tonnage_router.body.usage import BodyTap, StreamTap, Usage
+from tonnage_router.decisions import explanation
 from tonnage_router.wire.answers import answer, error_event, error_object
 
 if TYPE_CHECKING:
@@ -121,13 +122,6 @@ class Exchange:
         """The tenant's name, for logs and the explain API."""
         return self.account.spec.name if self.account is not None else None
 
-    def may_wait_s(self, longest_s: float) -> float:
-        """How long the request may queue: what the client says, within the router's own limit."""
-        asked = self.incoming.deadline_ms
-        # Thousands of digits would be refused by `int` with an exception.
-        stated = asked is not None and asked.isdigit() and len(asked) < 16
-        return min(longest_s, int(asked) / 1e3) if asked is not None and stated else longest_s
-
     def dispatch(self) -> None:
         """Make the next attempt."""
         found = self.gateway.choose(self)
@@ -199,6 +193,17 @@ class Exchange:
         if complete:
             self._complete()
 
+    def pass_chunk(self, data: bytes) -> bool:
+        """Pass on one whole chunk in its framing, which `_framed` would give it again; False when something in it is to
+        be read or taken out."""
+        tap, stripper = self._tap, self.stripper
+        if not self._chunked or tap is None or (stripper is not None and stripper.held) or not tap.passes_chunk(data):
+            return False
+        self.events += data.count(b"data:")
+        self.sent_bytes += len(data)
+        self.client.transport.write(data)
+        return True
+
     def _tapped(self, piece: bytes, complete: bool) -> bytes:
         """Read usage as it passes; take out the usage event that only the router asked for."""
         tap, stripper = self._tap, self.stripper
@@ -259,7 +264,8 @@ class Exchange:
         elif not incoming.version_11:
             framing += b"connection: keep-alive\r\n"
         if incoming.explain:
-            framing += self._explanation()
+            assert self.decision is not None and self.endpoint is not None
+            framing += explanation(self.decision, self.endpoint.id)
         if self.client.paused:
             upstream.transport.pause_reading()
         return upstream.head(framing) + b"\r\n" + self._framed(piece, complete)
@@ -268,15 +274,6 @@ class Exchange:
         self.gateway.unbuffer(self._held_bytes)
         self._held_bytes = 0
         self.body = self.incoming.body = b""
-
-    def _explanation(self) -> bytes:
-        decision, endpoint = self.decision, self.endpoint
-        assert decision is not None and endpoint is not None
-        return b"x-tonnage-endpoint: %b\r\nx-tonnage-reason: %b\r\nx-tonnage-hit-tokens: %d\r\n" % (
-            endpoint.id.encode(),
-            decision.reason.encode(),
-            decision.matched_tokens,
-        )
 
     def _complete(self) -> None:
         self.upstream = None

@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 
+from tonnage_router.wire.headers import EVENT_CHUNK_END
+
 _WHOLE_PARSE_BYTES = 16 << 10
 _KEPT_BYTES = 1 << 20
 _MARK = b'"usage"'
@@ -39,6 +41,10 @@ class StreamTap:
     def passes(self, piece: bytes) -> bool:
         """Whether `piece` is whole events that say nothing of usage, so that it need not be fed."""
         return not self._carry and piece.endswith(b"\n\n") and _MARK not in piece
+
+    def passes_chunk(self, data: bytes) -> bool:
+        """As `passes`, for a piece in its chunk's framing."""
+        return not self._carry and data.endswith(EVENT_CHUNK_END) and _MARK not in data
 
     def feed(self, piece: bytes) -> None:
         """Take the next bytes; lines cut between pieces are joined."""
@@ -78,6 +84,10 @@ class BodyTap:
         self._size = 0
 
     def passes(self, piece: bytes) -> bool:
+        """Never: all of it is kept."""
+        return False
+
+    def passes_chunk(self, data: bytes) -> bool:
         """Never: all of it is kept."""
         return False
 

@@ -15,6 +15,8 @@ HOP_BY_HOP = frozenset(
 )
 """RFC 9110 section 7.6.1, and the older ones listed in RFC 2616 section 13.5.1."""
 
+EVENT_CHUNK_END = b"\n\n\r\n"
+"""How a chunk of an event stream ends that holds whole events."""
 Header = tuple[bytes, bytes]
 NONE: frozenset[bytes] = frozenset()
 

@@ -101,6 +101,13 @@ class Incoming:
         elif lower == b"expect":
             self.expects = value.strip().lower() == b"100-continue"
 
+    def may_wait_s(self, longest_s: float) -> float:
+        """How long the request may queue: what the client says, within the router's own limit."""
+        asked = self.deadline_ms
+        # Thousands of digits would be refused by `int` with an exception.
+        stated = asked is not None and asked.isdigit() and len(asked) < 16
+        return min(longest_s, int(asked) / 1e3) if asked is not None and stated else longest_s
+
     def take_body(self, piece: bytes) -> None:
         """Append body bytes."""
         self.parts.append(piece)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from tonnage_router.wire.headers import HOP_BY_HOP, Header, lines
+from tonnage_router.wire.headers import EVENT_CHUNK_END, HOP_BY_HOP, Header, lines
 
 if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
@@ -21,6 +21,7 @@ class UpstreamConnection:
     """One connection. The answer's head is held until its first body byte, so that a dying engine can be replaced."""
 
     __slots__ = (
+        "_between_chunks",
         "_chunked",
         "_complete",
         "_connection",
@@ -60,6 +61,7 @@ class UpstreamConnection:
         self._complete = False
         self._keep_alive = False
         self._chunked = False
+        self._between_chunks = False
         self._head_size = 0
         self._connection: bytes | None = None
         self._reason = b""
@@ -94,6 +96,8 @@ class UpstreamConnection:
             return
         self.quiet_ticks = 0
         self.answered = True
+        if self._between_chunks and _one_chunk(data) and exchange.pass_chunk(data):
+            return
         if not self._head_done:
             self._head_size += len(data)
         try:
@@ -115,6 +119,8 @@ class UpstreamConnection:
         if self._complete:
             self._done(exchange, piece)
         else:
+            # The body ends in a line's end, so what follows it ends the chunk: the parser stands at a border.
+            self._between_chunks = self._chunked and data.endswith(EVENT_CHUNK_END) and piece.endswith(b"\n\n")
             exchange.piece(self, piece, False)
 
     def _done(self, exchange: "Exchange", piece: bytes) -> None:
@@ -226,3 +232,9 @@ class UpstreamConnection:
 
     def resume_writing(self) -> None:
         """See `pause_writing`."""
+
+
+def _one_chunk(data: bytes) -> bool:
+    """Whether `data`, from a chunk's border on, is one whole chunk and not the last, framed as this router frames."""
+    size = len(data) - data.find(b"\r\n") - 4
+    return size > 0 and data.startswith(b"%x\r\n" % size) and data.endswith(b"\r\n")
