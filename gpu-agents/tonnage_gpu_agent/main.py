@@ -256,7 +256,7 @@ async def run(environ: Mapping[str, str]) -> None:
     agent = assemble(settings, make_driver(settings), SystemClock())
     sock = bind(settings.host, settings.port)
     log.info("gpu agent listens", extra={"host": settings.host, "port": sock.getsockname()[1]})
-    await serve(agent.app, sock)
+    await serve(agent.app, sock, tls=settings.tls)
 
 
 def main() -> int:

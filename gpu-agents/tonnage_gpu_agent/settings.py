@@ -5,10 +5,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from tonnage_runtime.settings import Settings
+from tonnage_runtime.tls import TlsSettings
 
 
-class AgentSettings(Settings):
+class AgentSettings(TlsSettings):
     """Read once by `main`."""
 
     host: str = "127.0.0.1"

@@ -91,6 +91,7 @@ class Operator:
                 fleet=settings.fleet(),
                 rules=settings.node_rules(),
                 coldstart_port=settings.coldstart_port,
+                coldstart_scheme="https" if settings.coldstart_tls_name else "http",
             )
         )
         actor = Actor(self._client, ports.engines, ports.coldstart, self.metrics, ports.clock, self.leads)

@@ -57,6 +57,7 @@ class Sources:
     fleet: Fleet
     rules: gpu.NodeRules
     coldstart_port: int
+    coldstart_scheme: str = "http"
 
 
 class Gather:
@@ -187,6 +188,7 @@ class Gather:
         return dict(self.refusals.get((resource.plural, kinds.namespace_of(item), kinds.name_of(item)), {}))
 
     def _services(self, nodes: set[str] | None) -> Mapping[str, NodeView]:
-        pods = [pod_view(pod, self._from.coldstart_port) for pod in self._from.cluster.objects(COLDSTART).values()]
+        port, scheme = self._from.coldstart_port, self._from.coldstart_scheme
+        pods = [pod_view(pod, port, scheme) for pod in self._from.cluster.objects(COLDSTART).values()]
         asked = [pod for pod in pods if pod.serves and pod.url and pod.node and (nodes is None or pod.node in nodes)]
         return {pod.node: self._from.coldstart.look(pod.url) for pod in asked}

@@ -39,12 +39,13 @@ def ports_of(settings: OperatorSettings) -> Ports:
     """The real adapters."""
     caller = Caller(settings.call_timeout_s)
     token = OwnToken(settings.api_token_file) if settings.api_token_file else None
-    inside = Caller(settings.call_timeout_s, token)
+    planner = Caller(settings.call_timeout_s, token, settings.api_ca_file)
+    coldstart = Caller(settings.call_timeout_s, token, settings.api_ca_file, settings.coldstart_tls_name or None)
     return Ports(
         login=lambda: configuration(settings.kubeconfig),
         engines=HttpEngines(caller),
-        coldstart=HttpColdstart(inside),
-        planner=HttpPlanner(inside, settings.planner_url),
+        coldstart=HttpColdstart(coldstart),
+        planner=HttpPlanner(planner, settings.planner_url),
         clock=SystemClock(),
         registry=new_registry(),
     )
@@ -56,7 +57,7 @@ async def run(settings: OperatorSettings) -> None:
     app = build_app(settings, ports_of(settings))
     host, port = sock.getsockname()[:2]
     logging.getLogger("tonnage.operator").info("listening", extra={"host": host, "port": port})
-    await serve(app, sock, drain_timeout_s=settings.drain_timeout_s)
+    await serve(app, sock, drain_timeout_s=settings.drain_timeout_s, tls=settings.tls)
 
 
 def release_all(settings: OperatorSettings, login: Callable[[], Configuration] | None = None) -> int:

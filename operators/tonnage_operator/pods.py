@@ -46,7 +46,7 @@ class EngineView:
 UNKNOWN_ENGINE = EngineView()
 
 
-def pod_view(pod: Object, port: int) -> PodView:
+def pod_view(pod: Object, port: int, scheme: str = "http") -> PodView:
     """The pod, read from its object."""
     status, spec = pod.get("status") or {}, pod.get("spec") or {}
     address = str(status.get("podIP") or "")
@@ -59,7 +59,7 @@ def pod_view(pod: Object, port: int) -> PodView:
         uid=str(meta(pod).get("uid") or ""),
         part=str(labels_of(pod).get(PART_LABEL) or ""),
         node=str(spec.get("nodeName") or ""),
-        url=f"http://{host}:{port}" if address else "",
+        url=f"{scheme}://{host}:{port}" if address else "",
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         going=bool(meta(pod).get("deletionTimestamp")) or status.get("phase") in ("Succeeded", "Failed"),
         routed=MODEL in labels_of(pod),

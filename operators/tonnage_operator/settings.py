@@ -7,10 +7,10 @@ from pydantic import Field, model_validator
 
 from tonnage_operator.gpu_profile.reconcile import NodeRules
 from tonnage_operator.model_server.pod import Fleet
-from tonnage_runtime.settings import Settings
+from tonnage_runtime.tls import TlsSettings
 
 
-class OperatorSettings(Settings):
+class OperatorSettings(TlsSettings):
     """The operator."""
 
     host: str = "127.0.0.1"
@@ -42,10 +42,14 @@ class OperatorSettings(Settings):
     api_token_file: Path | None = None
     """File with the bearer token that the planner's and the cold-start services' access files know; engines are never
     shown it."""
+    api_ca_file: Path | None = None
+    """PEM authorities of the planner's and the cold-start services' certificates, beside the system's."""
     planner_url: str | None = Field(default=None, pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")
     """The planner: targets in mode direct, and advice for warm pools."""
     scaler_address: str = ""
     """host:port of the planner's KEDA scaler."""
+    scaler_tls: bool = False
+    """It speaks TLS, by an authority that KEDA's operator knows."""
     keda: bool = False
     """KEDA is installed: mode keda makes ScaledObjects; else it is followed directly."""
     tolerance_served: bool = False
@@ -66,6 +70,8 @@ class OperatorSettings(Settings):
     """Labels of cold-start pods in `namespace`."""
     coldstart_port: int = Field(default=8092, gt=0, le=65535)
     """Their port."""
+    coldstart_tls_name: str = ""
+    """Name in the cold-start services' certificates, which are then asked over HTTPS at their pods' addresses."""
     node_mode: Literal["dry_run", "label", "taint", "cordon"] = "dry_run"
     """What verdicts do to nodes: count only; label and condition; taint too; cordon too."""
     node_share: float = Field(default=0.1, gt=0, le=1)
@@ -90,6 +96,7 @@ class OperatorSettings(Settings):
             cache_host_path=self.cache_host_path,
             namespace=self.namespace,
             scaler_address=self.scaler_address,
+            scaler_tls=self.scaler_tls,
             pod_monitors=self.pod_monitors,
             keda=self.keda,
             tolerance_served=self.tolerance_served,

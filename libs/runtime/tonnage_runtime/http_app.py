@@ -5,7 +5,6 @@ import contextlib
 import errno
 import signal
 import socket
-import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -19,7 +18,7 @@ from tonnage_runtime.access import KnownTokens, TokenGate
 from tonnage_runtime.errors import ListenError, PortInUseError
 from tonnage_runtime.http_errors import ServiceApp
 from tonnage_runtime.metrics import exposition
-from tonnage_runtime.tls import Tls, follow_certificate
+from tonnage_runtime.tls import Tls, follow_certificate, server_context
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 NotReady = Callable[[], str | None]
@@ -104,7 +103,10 @@ async def serve(
     stop: asyncio.Event | None = None,
     tls: Tls | None = None,
 ) -> None:
-    """Serve `app` on `sock` until `stop` (by default SIGTERM or SIGINT); open requests get `drain_timeout_s` to end."""
+    """Serve `app` on `sock` until `stop` (by default SIGTERM or SIGINT); open requests get `drain_timeout_s` to end.
+
+    Raises `SettingsError` for a certificate that cannot be used.
+    """
     config = uvicorn.Config(
         app,
         http="h11",  # httptools would keep a header of any length in memory
@@ -114,13 +116,12 @@ async def serve(
         lifespan="on",
         access_log=False,
         timeout_graceful_shutdown=int(drain_timeout_s) or 1,
-        ssl_certfile=tls.cert if tls else None,
-        ssl_keyfile=tls.key if tls else None,
-        ssl_ca_certs=tls.client_ca if tls else None,
-        ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
     )
     config.load()
-    following = asyncio.create_task(follow_certificate(config.ssl, tls)) if tls and config.ssl else None
+    following = None
+    if tls is not None:
+        config.ssl = server_context(tls)
+        following = asyncio.create_task(follow_certificate(config.ssl, tls))
     server = _Server(config)
     if stop is None:
         stop = asyncio.Event()

@@ -1,12 +1,17 @@
-"""A server's certificate: loaded at start with one clear error, followed when it is renewed."""
+"""Certificates: a server's, loaded at start with one clear error and followed when it is renewed, and the authorities
+that callers trust."""
 
 import asyncio
 import logging
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
+
+from pydantic import model_validator
 
 from tonnage_runtime.errors import SettingsError
+from tonnage_runtime.settings import Settings
 
 log = logging.getLogger("tonnage.http")
 CERTIFICATE_LOOK_S = 30.0
@@ -25,6 +30,43 @@ class Tls:
     def stamp(self) -> tuple[tuple[int, int], ...]:
         """Changes when the certificate or the key does."""
         return tuple((found.st_mtime_ns, found.st_ino) for found in (Path(self.cert).stat(), Path(self.key).stat()))
+
+
+def certificate(cert: Path | None, key: Path | None, name: str = "tls") -> Tls | None:
+    """The pair, or None for neither; ValueError naming the settings `<name>_cert_file`, `_key_file` for half of it."""
+    if (cert is None) != (key is None):
+        raise ValueError(f"give {name}_cert_file and {name}_key_file together")
+    return None if cert is None else Tls(str(cert), str(key))
+
+
+class TlsSettings(Settings):
+    """Settings of a part whose port may speak HTTPS."""
+
+    tls_cert_file: Path | None = None
+    """PEM certificate chain of the port, followed when it is renewed: callers then speak HTTPS."""
+    tls_key_file: Path | None = None
+    """Its key."""
+
+    @property
+    def tls(self) -> Tls | None:
+        """The port's certificate, if it has one."""
+        return certificate(self.tls_cert_file, self.tls_key_file)
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        certificate(self.tls_cert_file, self.tls_key_file)
+        return self
+
+
+def client_context(ca_file: Path | str | None) -> ssl.SSLContext:
+    """Believes the system's authorities, and those of `ca_file`. Raises `SettingsError` for a file without any."""
+    context = ssl.create_default_context()
+    if ca_file is not None:
+        try:
+            context.load_verify_locations(ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsError(f"{ca_file}: {error}: give PEM certificates of authorities") from error
+    return context
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:

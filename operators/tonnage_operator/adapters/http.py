@@ -1,6 +1,7 @@
 """Small JSON calls to engines, planners and cold-start services: bounded in time and size, nothing retried."""
 
 import json
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -9,6 +10,7 @@ import urllib3
 from tonnage_core.addresses import refused_literal
 from tonnage_core.errors import TonnageError
 from tonnage_runtime.access import OwnToken
+from tonnage_runtime.tls import client_context
 
 BODY_MOST = 8 << 20
 
@@ -22,11 +24,20 @@ class CallError(TonnageError):
 
 
 class Caller:
-    """Calls with a time-out in seconds, for each of connect and read."""
+    """Calls with a time-out in seconds, for each of connect and read. `tls_name` is the name that certificates bear,
+    where servers are asked by their addresses; by default the URL's."""
 
-    def __init__(self, timeout_s: float = 5.0, token: OwnToken | None = None) -> None:
+    def __init__(
+        self,
+        timeout_s: float = 5.0,
+        token: OwnToken | None = None,
+        ca_file: Path | None = None,
+        tls_name: str | None = None,
+    ) -> None:
         self._token = token
-        self._pool = urllib3.PoolManager(num_pools=64, retries=False)
+        self._pool = urllib3.PoolManager(
+            num_pools=64, retries=False, ssl_context=client_context(ca_file), server_hostname=tls_name
+        )
         self._timeout_s = timeout_s
 
     def close(self) -> None:

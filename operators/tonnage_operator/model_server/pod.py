@@ -23,6 +23,7 @@ class Fleet:
     namespace: str = "tonnage"
     """Where the router, the planner and the operator run."""
     scaler_address: str = ""
+    scaler_tls: bool = False
     """host:port of the planner's KEDA scaler."""
     pod_monitors: bool = False
     keda: bool = False

@@ -83,6 +83,7 @@ def _pool(spec: ModelServerSpec, fleet: Fleet) -> ScaledPool:
         min_replicas=0 if spec.scaling.to_zero else spec.scaling.least,
         max_replicas=spec.scaling.most,
         scaler_address=fleet.scaler_address,
+        scaler_tls=fleet.scaler_tls,
         target_kind=MODEL_SERVERS.kind,
         target_api=MODEL_SERVERS.api_version,
     )

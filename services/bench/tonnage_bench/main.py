@@ -39,7 +39,7 @@ async def run(settings: BenchSettings) -> None:
     app = build_app(settings, ports)
     host, port = sock.getsockname()[:2]
     logging.getLogger("tonnage.bench").info("listening", extra={"host": host, "port": port})
-    await serve(app, sock, drain_timeout_s=settings.drain_timeout_s)
+    await serve(app, sock, drain_timeout_s=settings.drain_timeout_s, tls=settings.tls)
 
 
 def main() -> int:

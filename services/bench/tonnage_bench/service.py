@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from dataclasses import asdict
 from typing import Any, Literal, cast
 
 from tonnage_bench.adapters.planner_http import post_points
@@ -10,36 +11,46 @@ from tonnage_bench.documents import BenchRequest, JobDocument, RunDocument
 from tonnage_bench.errors import BusyError, LedgerError, NotThereError
 from tonnage_bench.ledger import Job, Ledger
 from tonnage_bench.metrics import BenchMetrics
+from tonnage_bench.ports import StepRunner
 from tonnage_bench.report import points_of, report_of
 from tonnage_bench.settings import BenchSettings
 from tonnage_bench.targets import check_target, host_of
-from tonnage_core.benchmarking.lengths import parse_lengths
-from tonnage_core.benchmarking.series import most_runs
+from tonnage_core.benchmarking.arrivals import LONGEST_S
+from tonnage_core.benchmarking.series import Ask, most_runs, sure_asks
+from tonnage_core.errors import BadInputError
 from tonnage_runtime.access import OwnToken
 from tonnage_runtime.clock import Clock
+from tonnage_runtime.tls import client_context
 
 
 class BenchService:
     """What the routes call."""
 
     def __init__(
-        self, ledger: Ledger, conductor: Conductor, settings: BenchSettings, metrics: BenchMetrics, clock: Clock
+        self,
+        ledger: Ledger,
+        conductor: Conductor,
+        runner: StepRunner,
+        settings: BenchSettings,
+        metrics: BenchMetrics,
+        clock: Clock,
     ) -> None:
         self._ledger = ledger
         self._conductor = conductor
+        self._runner = runner
+        self._checking = asyncio.Lock()
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
         self._next_post_s = 0.0
         self._token = OwnToken(settings.api_token_file) if settings.api_token_file else None
+        self._trusted = client_context(settings.api_ca_file)
         conductor.after = self.send_points
         metrics.jobs.attach(self._count)
 
     async def submit(self, request: BenchRequest) -> JobDocument:
         """Keep a job. Raises `BadInputError`, `BusyError`, `LedgerError`."""
-        request.series()
-        for text in (request.input_tokens, request.output_tokens):
-            parse_lengths(text)
+        series = request.series()
         for url in filter(None, (request.url, request.baseline_url, *request.watch_urls)):
             await check_target(url, self._settings.targets)
         if await asyncio.to_thread(self._ledger.waiting) >= self._settings.jobs_waiting:
@@ -47,9 +58,19 @@ class BenchService:
         job = uuid.uuid4().hex
         target = host_of(request.url)[1]
         fields = request.model_dump(mode="json")
+        await self._check(fields | {"job": job}, sure_asks(series))
         await asyncio.to_thread(self._ledger.submit, job, fields, target, self._clock.wall())
         self._conductor.wake()
         return await self.look(job)
+
+    async def _check(self, fields: dict[str, Any], asks: list[Ask]) -> None:
+        """Raises `BadInputError` for a job with a run that cannot be made, before it waits for its turn to say so."""
+        longest_s = min(self._settings.run_limit_s, LONGEST_S)
+        question = {"request": fields, "asks": [asdict(ask) for ask in asks], "longest_s": longest_s}
+        async with self._checking:
+            why = await self._runner.refused(question)
+        if why is not None:
+            raise BadInputError(why)
 
     async def look(self, job: str) -> JobDocument:
         """How far it is. Raises `UnknownJobError`."""
@@ -101,7 +122,7 @@ class BenchService:
         try:
             for job in await asyncio.to_thread(self._ledger.unsent_points):
                 points = points_of(await asyncio.to_thread(self._ledger.results, job))
-                outcome = await post_points(planner, points, self._token.header() if self._token else "")
+                outcome = await post_points(planner, points, self._token.header() if self._token else "", self._trusted)
                 self._metrics.points.labels(outcome).inc()
                 if outcome == "unreachable":
                     self._next_post_s = self._clock.monotonic() + self._settings.resend_s

@@ -7,11 +7,12 @@ from pydantic import Field, model_validator
 
 from tonnage_core.benchmarking.leases import LeaseRules
 from tonnage_runtime.settings import Settings
+from tonnage_runtime.tls import TlsSettings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-class BenchSettings(Settings):
+class BenchSettings(TlsSettings):
     """The bench service."""
 
     host: str = "127.0.0.1"
@@ -36,6 +37,8 @@ class BenchSettings(Settings):
     """The planner that bench points are sent to; empty: they are kept here alone."""
     api_token_file: Path | None = None
     """File with the bearer token that the planner's access file knows, read again when it changes."""
+    api_ca_file: Path | None = None
+    """PEM authorities that the planner's certificate may come from, beside the system's."""
     queue_url: str = Field(default="", repr=False)
     """Celery's broker, `redis://…`; empty: runs are made in this service, one at a time."""
     queue_name: str = Field(default="tonnage.bench", pattern=r"^[A-Za-z0-9._-]{1,100}$")
@@ -82,6 +85,8 @@ class WorkerSettings(Settings):
     """The queue's name."""
     service_url: str = Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")
     """Where the bench service answers."""
+    api_ca_file: Path | None = None
+    """PEM authorities that the service's certificate may come from, beside the system's."""
     token: str = Field(min_length=1, repr=False)
     """Bearer token: the service's `worker_token`."""
     name: str = ""

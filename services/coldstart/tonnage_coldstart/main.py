@@ -26,7 +26,7 @@ async def run(settings: ColdstartSettings) -> None:
     app = build_app(settings, Ports(clock, new_registry(), store))
     host, port = sock.getsockname()[:2]
     logging.getLogger("tonnage.coldstart").info("listening", extra={"host": host, "port": port})
-    await serve(app, sock, drain_timeout_s=settings.drain_timeout_s)
+    await serve(app, sock, drain_timeout_s=settings.drain_timeout_s, tls=settings.tls)
 
 
 def main() -> int:

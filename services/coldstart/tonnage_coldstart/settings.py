@@ -5,10 +5,10 @@ from pathlib import Path
 
 from pydantic import Field
 
-from tonnage_runtime.settings import Settings
+from tonnage_runtime.tls import TlsSettings
 
 
-class ColdstartSettings(Settings):
+class ColdstartSettings(TlsSettings):
     """The cold-start service."""
 
     host: str = "127.0.0.1"
@@ -68,6 +68,8 @@ class ColdstartSettings(Settings):
     """Where other nodes reach this service, as http://10.0.0.7:8092."""
     node: str = Field(default_factory=lambda: uuid.uuid4().hex[:12], min_length=1, max_length=253)
     """This node's name, unique in the fleet."""
+    peer_tls_name: str = ""
+    """Name that the other nodes' certificates bear, where `advertise_url` is https and an address; empty: the URL's."""
     place: str = ""
     """Zone and rack, as `zone-a/rack-3`: nearer nodes are asked first."""
     peer_ttl_s: float = Field(default=30.0, ge=1, le=3600)

@@ -48,6 +48,7 @@ async def run(settings: PlannerSettings) -> None:
         body_limit_bytes=settings.scrape_body_limit_bytes,
         concurrency=settings.scrape_concurrency,
         token=OwnToken(settings.api_token_file) if settings.api_token_file else None,
+        ca_file=settings.api_ca_file,
     )
     async with scraper:
         clock = SystemClock()
@@ -55,7 +56,7 @@ async def run(settings: PlannerSettings) -> None:
         app = build_app(settings, Ports(source, scraper, clock, new_registry(), store, poster=scraper))
         host, port = sock.getsockname()[:2]
         logging.getLogger("tonnage.planner").info("listening", extra={"host": host, "port": port})
-        await serve(app, sock, drain_timeout_s=settings.drain_timeout_s)
+        await serve(app, sock, drain_timeout_s=settings.drain_timeout_s, tls=settings.tls)
         await store.close()
 
 

@@ -12,6 +12,7 @@ from tonnage_core.autoscaling.policy import ScalingPolicy
 from tonnage_core.errors import BadInputError
 from tonnage_runtime.errors import SettingsError
 from tonnage_runtime.settings import Settings
+from tonnage_runtime.tls import TlsSettings
 
 BaseUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")]
 
@@ -156,7 +157,7 @@ class PairSettings(Settings):
     """The pool that generates tokens."""
 
 
-class PlannerSettings(Settings):
+class PlannerSettings(TlsSettings):
     """The planner service."""
 
     host: str = "127.0.0.1"
@@ -168,6 +169,9 @@ class PlannerSettings(Settings):
     but for health, readiness and metrics."""
     api_token_file: Path | None = None
     """File with the bearer token that the routers', agents' and cold-start services' own access files know."""
+    api_ca_file: Path | None = None
+    """PEM authorities that certificates of routers, agents, cold-start services and engines may come from, beside the
+    system's."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least severe log line written."""
     drain_timeout_s: float = Field(default=5.0, gt=0)
@@ -210,6 +214,8 @@ class PlannerSettings(Settings):
     """Time between saves of the pools' states."""
     keda_port: int | None = Field(default=None, ge=0, le=65535)
     """Port of KEDA's external scaler (gRPC); empty leaves it off, 0 takes a free one."""
+    keda_tls: bool = False
+    """That port speaks TLS, with the certificate of `tls_cert_file`."""
     external_metrics_port: int | None = Field(default=None, ge=0, le=65535)
     """Port of the external metrics API; empty leaves it off. A cluster has one such API."""
     external_metrics_cert: Path | None = None
@@ -246,6 +252,12 @@ class PlannerSettings(Settings):
     def _empty_is_unset(cls, values: Any) -> Any:
         """An empty environment variable means the default: charts set names unconditionally."""
         return {k: v for k, v in values.items() if v != ""} if isinstance(values, dict) else values
+
+    @model_validator(mode="after")
+    def _scaler_has_a_certificate(self) -> "PlannerSettings":
+        if self.keda_tls and self.tls is None:
+            raise ValueError("keda_tls needs tls_cert_file and tls_key_file")
+        return self
 
     def hardware_of(self, pool: str) -> PolicySettings:
         """The pool's own settings over the general ones: its model, GPU and SLO are in them."""

@@ -177,10 +177,14 @@ class RouterService:
 
 async def run(gateway: Gateway, registry: CollectorRegistry, data: socket.socket, admin: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT, then drain with the admin port still answering."""
+    tls = gateway.settings.admin_tls
+    if tls is not None:
+        server_context(tls)  # a certificate that cannot be used is told before anything is served
     service = RouterService(gateway)
     await service.start(data)
     stop_admin, ending = asyncio.Event(), asyncio.Event()
-    serving = asyncio.create_task(serve(build_app(gateway, registry), admin, drain_timeout_s=1.0, stop=stop_admin))
+    admin_app = build_app(gateway, registry)
+    serving = asyncio.create_task(serve(admin_app, admin, drain_timeout_s=1.0, stop=stop_admin, tls=tls))
     await asyncio.sleep(0)  # `serve` has put its own signal handlers in place; these replace them
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tonnage_core.addresses import refused_literal
 from tonnage_runtime.settings import Settings
-from tonnage_runtime.tls import Tls
+from tonnage_runtime.tls import Tls, certificate
 
 
 class EndpointSpec(Settings):
@@ -111,9 +111,12 @@ class RouterSettings(Settings):
     admin_port: int = Field(default=8001, ge=0, le=65535)
     """Admin port: health, metrics, explain."""
     tls_cert_file: Path | None = None
-    """PEM certificate chain of the data port, followed when it is renewed: clients then speak HTTPS. The admin port is
-    plain either way."""
+    """PEM certificate chain of the data port, followed when it is renewed: clients then speak HTTPS."""
     tls_key_file: Path | None = None
+    """Its key."""
+    admin_tls_cert_file: Path | None = None
+    """The same of the admin port."""
+    admin_tls_key_file: Path | None = None
     """Its key."""
     access_file: Path | None = None
     """File of SHA-256 hashes of bearer tokens, one a line, read again when it changes: the admin API then needs one,
@@ -235,14 +238,17 @@ class RouterSettings(Settings):
     @property
     def tls(self) -> Tls | None:
         """The data port's certificate, if it has one."""
-        if self.tls_cert_file is None or self.tls_key_file is None:
-            return None
-        return Tls(str(self.tls_cert_file), str(self.tls_key_file))
+        return certificate(self.tls_cert_file, self.tls_key_file)
+
+    @property
+    def admin_tls(self) -> Tls | None:
+        """The admin port's certificate, if it has one."""
+        return certificate(self.admin_tls_cert_file, self.admin_tls_key_file, "admin_tls")
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> "RouterSettings":
-        if (self.tls_cert_file is None) != (self.tls_key_file is None):
-            raise ValueError("give tls_cert_file and tls_key_file together")
+        certificate(self.tls_cert_file, self.tls_key_file)
+        certificate(self.admin_tls_cert_file, self.admin_tls_key_file, "admin_tls")
         return self
 
     @model_validator(mode="after")

@@ -105,7 +105,7 @@ async def test_nobody_listening_is_unreachable() -> None:
 async def test_a_name_is_every_one_of_its_addresses() -> None:
     async with scraper() as scrape:
         assert await scrape.addresses("http://localhost:8001/base") == ["http://127.0.0.1:8001/base"]
-        assert await scrape.addresses("https://localhost:8001") == ("https://localhost:8001",)
+        assert await scrape.addresses("https://localhost:8001") == ["https://127.0.0.1:8001"]
         with pytest.raises(ScrapeError, match="no-such-host"):
             await scrape.addresses("http://no-such-host.invalid:1")
 

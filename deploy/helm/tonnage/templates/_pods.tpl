@@ -71,18 +71,18 @@ capabilities:
 {{- end }}
 {{- end -}}
 
-{{/* Health of a container whose port is named `port`. */}}
+{{/* Health of a container: dict "root" $ "port" "http". */}}
 {{- define "tonnage.probes" -}}
 startupProbe:
-  httpGet: {path: /healthz, port: {{ .port }}}
+  httpGet: {path: /healthz, port: {{ .port }}{{ with .root.Values.access.tlsSecretName }}, scheme: HTTPS{{ end }}}
   periodSeconds: 2
   failureThreshold: 30
 livenessProbe:
-  httpGet: {path: /healthz, port: {{ .port }}}
+  httpGet: {path: /healthz, port: {{ .port }}{{ with .root.Values.access.tlsSecretName }}, scheme: HTTPS{{ end }}}
   periodSeconds: 10
   timeoutSeconds: 3
 readinessProbe:
-  httpGet: {path: /readyz, port: {{ .port }}}
+  httpGet: {path: /readyz, port: {{ .port }}{{ with .root.Values.access.tlsSecretName }}, scheme: HTTPS{{ end }}}
   periodSeconds: 5
   timeoutSeconds: 3
 {{- end -}}

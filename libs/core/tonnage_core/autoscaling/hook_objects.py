@@ -29,6 +29,7 @@ class ScaledPool:
     min_replicas: int
     max_replicas: int
     scaler_address: str = ""
+    scaler_tls: bool = False
     """host:port of the planner's KEDA scaler; for mode keda."""
     target_kind: str = "Deployment"
     target_api: str = "apps/v1"
@@ -50,6 +51,7 @@ def scaled_object(pool: ScaledPool, *, tolerance_served: bool) -> dict[str, Any]
     """A KEDA ScaledObject with a push trigger on the planner; raises `BadInputError` without the scaler's address."""
     if not pool.scaler_address:
         raise BadInputError(f"pool {pool.name}: mode keda needs the address of the planner's scaler")
+    tls = {"enableTLS": "true"} if pool.scaler_tls else {}
     return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
@@ -68,7 +70,7 @@ def scaled_object(pool: ScaledPool, *, tolerance_served: bool) -> dict[str, Any]
                 {
                     "type": "external-push",
                     "metricType": "AverageValue",
-                    "metadata": {"scalerAddress": pool.scaler_address, "pool": pool.name},
+                    "metadata": {"scalerAddress": pool.scaler_address, "pool": pool.name, **tls},
                 }
             ],
         },

@@ -1,5 +1,6 @@
 """The worker's way to the service."""
 
+import ssl
 from typing import Any
 
 import httpx
@@ -13,9 +14,12 @@ TIMEOUT_S = 10.0
 class HttpDesk:
     """A `Desk` over HTTP; use as an async context manager."""
 
-    def __init__(self, service_url: str, token: str) -> None:
+    def __init__(self, service_url: str, token: str, trusted: ssl.SSLContext) -> None:
         self._client = httpx.AsyncClient(
-            base_url=service_url.rstrip("/"), headers={"authorization": f"Bearer {token}"}, timeout=TIMEOUT_S
+            base_url=service_url.rstrip("/"),
+            headers={"authorization": f"Bearer {token}"},
+            timeout=TIMEOUT_S,
+            verify=trusted,
         )
 
     async def __aenter__(self) -> "HttpDesk":

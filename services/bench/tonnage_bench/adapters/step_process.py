@@ -29,6 +29,11 @@ class StepProcess:
                     process.kill()
                 await process.wait()
 
+    async def refused(self, question: dict[str, Any]) -> str | None:
+        """What a process that draws no load says against the runs; one that fails says nothing of them."""
+        error = (await self.run(question)).get("error", {})
+        return str(error["message"]) if error.get("kind") == "input" else None
+
 
 async def _started() -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE

@@ -19,11 +19,12 @@ from tonnage_runtime.arguments import settings_file
 from tonnage_runtime.clock import SystemClock
 from tonnage_runtime.logging import configure_logging
 from tonnage_runtime.settings import load_settings
+from tonnage_runtime.tls import client_context
 
 
 async def make(settings: WorkerSettings, name: str, ref: Ref) -> str:
     """Make one run."""
-    async with HttpDesk(settings.service_url, settings.token) as desk:
+    async with HttpDesk(settings.service_url, settings.token, client_context(settings.api_ca_file)) as desk:
         return await Worker(name, desk, StepProcess(), SystemClock(), settings.patience_s).make(ref)
 
 

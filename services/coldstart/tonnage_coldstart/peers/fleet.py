@@ -41,6 +41,7 @@ class Membership:
             lease_ttl_s=settings.lease_ttl_s,
             timeout_s=settings.timeout_s,
             ca_file=settings.ca_file,
+            tls_name=settings.peer_tls_name,
             on_alone=metrics.alone.inc,
         )
         self._cache = cache

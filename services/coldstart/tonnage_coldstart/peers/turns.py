@@ -29,6 +29,7 @@ class FleetTurns:
         lease_ttl_s: float,
         timeout_s: float,
         ca_file: str | None = None,
+        tls_name: str = "",
         on_alone: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
@@ -37,6 +38,7 @@ class FleetTurns:
         self._lease_ttl_s = lease_ttl_s
         self._timeout_s = timeout_s
         self._ca_file = ca_file
+        self._tls_name = tls_name
         self._on_alone = on_alone
 
     @contextlib.contextmanager
@@ -82,7 +84,7 @@ class FleetTurns:
 
     def _peers(self, source: Source, snapshot: Snapshot, stack: contextlib.ExitStack) -> PeerSource | None:
         peers = self._registry.peers(snapshot.key)
-        client = HttpClient(timeout_s=self._timeout_s, ca_file=self._ca_file)
+        client = HttpClient(timeout_s=self._timeout_s, ca_file=self._ca_file, tls_name=self._tls_name)
         for number, peer in enumerate(peers):
             manifest = manifest_of(peer, snapshot, client, self._token)
             if manifest is not None:

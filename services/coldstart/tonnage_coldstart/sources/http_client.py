@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 from tonnage_coldstart.errors import SourceError, TransientSourceError
 from tonnage_coldstart.sources.guard import refused_host
 from tonnage_core.addresses import refused_address, refused_literal
+from tonnage_runtime.tls import client_context
 
 MAX_REDIRECTS = 5
 USER_AGENT = "tonnage"
@@ -36,8 +37,12 @@ class Response:
 class HttpClient:
     """Requests from several threads; each thread has its own connections."""
 
-    def __init__(self, *, timeout_s: float, ca_file: str | None = None, hosts: Sequence[str] = ()) -> None:
-        """`hosts`: patterns of hosts that may be asked, redirects included; empty: any."""
+    def __init__(
+        self, *, timeout_s: float, ca_file: str | None = None, hosts: Sequence[str] = (), tls_name: str = ""
+    ) -> None:
+        """`hosts`: patterns of hosts that may be asked, redirects included; empty: any. `tls_name`: the name that
+        certificates bear, where servers are asked by their addresses; empty: the URL's."""
+        self._tls_name = tls_name
         self._hosts = tuple(hosts)
         self._timeout_s = timeout_s
         self._local = threading.local()
@@ -159,8 +164,8 @@ class HttpClient:
             self._refuse(parts, refused_literal(host))  # behind a proxy no more can be judged here
         connection: http.client.HTTPConnection
         if parts.scheme == "https":
-            context = ssl.create_default_context(cafile=self._ca_file)
-            connection = http.client.HTTPSConnection(near, near_port, timeout=self._timeout_s, context=context)
+            context = client_context(self._ca_file)
+            connection = _Named(near, near_port, timeout=self._timeout_s, context=context, bears=self._tls_name)
         else:
             connection = http.client.HTTPConnection(near, near_port, timeout=self._timeout_s)
         if at is not None and parts.scheme == "https":
@@ -189,6 +194,22 @@ class HttpClient:
         if held is None:
             held = self._local.connections = {}
         return held
+
+
+class _Named(http.client.HTTPSConnection):
+    """HTTPS to a server whose certificate bears the name `bears`, whatever it is asked by."""
+
+    def __init__(self, host: str, port: int | None, *, timeout: float, context: ssl.SSLContext, bears: str) -> None:
+        super().__init__(host, port, timeout=timeout, context=context)
+        self._trusted, self._bears = context, bears
+
+    def connect(self) -> None:
+        """Connect and shake hands."""
+        if not self._bears:
+            super().connect()
+            return
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._trusted.wrap_socket(self.sock, server_hostname=self._bears)
 
 
 def wall_s() -> float:

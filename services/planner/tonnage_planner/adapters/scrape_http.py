@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from tonnage_core.addresses import refused_address
 from tonnage_core.autoscaling.observation import Outcome
 from tonnage_planner.ports import ScrapeError
 from tonnage_runtime.access import OwnToken
+from tonnage_runtime.tls import client_context
 
 OWN_APIS = ("/admin/", "/v1/gpus", "/v1/profiles", "/v1/probe", "/v1/cache", "/v1/stage", "/v1/starts")
 _HEADERS = {"accept": "text/plain;version=0.0.4", "accept-encoding": "identity", "user-agent": "tonnage-planner"}
@@ -35,14 +37,24 @@ class HttpScraper:
     """A connection pool for scrapes; use as an async context manager."""
 
     def __init__(
-        self, *, timeout_s: float, body_limit_bytes: int, concurrency: int, token: OwnToken | None = None
+        self,
+        *,
+        timeout_s: float,
+        body_limit_bytes: int,
+        concurrency: int,
+        token: OwnToken | None = None,
+        ca_file: Path | None = None,
     ) -> None:
         self._token = token
         self._timeout_s = timeout_s
         self._limit = body_limit_bytes
         self._slots = asyncio.Semaphore(concurrency)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=concurrency)
-        self._client = httpx.AsyncClient(timeout=None, limits=limits, headers=_HEADERS, trust_env=False)
+        self._client = httpx.AsyncClient(
+            timeout=None, limits=limits, headers=_HEADERS, trust_env=False, verify=client_context(ca_file)
+        )
+        self._names: dict[str, str] = {}
+        """The name that the certificate at an address must bear: the one that was resolved."""
 
     async def __aenter__(self) -> Self:
         """The scraper itself."""
@@ -80,10 +92,8 @@ class HttpScraper:
             raise ScrapeError(Outcome.UNREACHABLE, str(error) or type(error).__name__) from error
 
     async def addresses(self, url: str) -> Sequence[str]:
-        """`url` once for each IPv4 address of its host; as given for https, whose certificate is for the name."""
+        """`url` once for each IPv4 address of its host."""
         parsed = httpx.URL(url)
-        if parsed.scheme != "http":
-            return (url,)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -92,7 +102,9 @@ class HttpScraper:
             raise ScrapeError(Outcome.TIMEOUT, f"{parsed.host} not resolved in {self._timeout_s:g} s") from error
         except OSError as error:
             raise ScrapeError(Outcome.UNREACHABLE, f"{parsed.host}: {error.strerror}") from error
-        return sorted(str(parsed.copy_with(host=str(address[4][0]))) for address in found)
+        hosts = [str(address[4][0]) for address in found]
+        self._names |= {host: parsed.host for host in hosts if parsed.scheme == "https" and host != parsed.host}
+        return sorted(str(parsed.copy_with(host=host)) for host in hosts)
 
     def _headers(self, url: str) -> dict[str, str]:
         """Our token for the APIs of Tonnage's own parts; engines, which are asked for metrics alone, never see it."""
@@ -101,7 +113,9 @@ class HttpScraper:
         return {"authorization": self._token.header()}
 
     def _stream(self, method: str, url: str) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
-        return self._client.stream(method, url, headers=self._headers(url), extensions={"trace": _look_at_peer})
+        named = {"sni_hostname": name} if (name := self._names.get(httpx.URL(url).host)) is not None else {}
+        extensions = {"trace": _look_at_peer, **named}
+        return self._client.stream(method, url, headers=self._headers(url), extensions=extensions)
 
     async def _body(self, url: str) -> bytes:
         async with self._stream("GET", url) as response:

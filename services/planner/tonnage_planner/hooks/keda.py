@@ -8,6 +8,7 @@ above 0. What is not known is UNAVAILABLE, which KEDA treats as a failed trigger
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ import grpc
 from tonnage_planner.hooks.desired import METRIC, DesiredReplicas, UnknownTargetError
 from tonnage_planner.hooks.keda_messages import SERVICE, message_classes
 from tonnage_runtime.errors import SettingsError
+from tonnage_runtime.tls import Tls, server_context
 
 Context = Any
 """grpc.aio.ServicerContext: grpc ships no types."""
@@ -108,14 +110,40 @@ class KedaScaler:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
+def _followed(tls: Tls) -> Any:
+    """gRPC's credentials of `tls`, which it asks for at every handshake. Raises `SettingsError`."""
+    server_context(tls)  # says what is wrong with the files, where gRPC says nothing
+    known = tls.stamp()
+
+    def pair() -> Any:
+        key, chain = Path(tls.key).read_bytes(), Path(tls.cert).read_bytes()
+        return grpc.ssl_server_certificate_configuration([(key, chain)])
+
+    def renewed() -> Any:
+        nonlocal known
+        try:
+            if (now := tls.stamp()) == known:
+                return None
+            server_context(tls)  # half of a pair, or no certificate: the one before stays
+            made, known = pair(), now
+        except (OSError, SettingsError):
+            return None
+        return made
+
+    return grpc.dynamic_ssl_server_credentials(pair(), renewed)
+
+
 @contextlib.asynccontextmanager
-async def serve_keda(scaler: KedaScaler, host: str, port: int, *, grace_s: float) -> AsyncIterator[int]:
+async def serve_keda(
+    scaler: KedaScaler, host: str, port: int, *, grace_s: float, tls: Tls | None = None
+) -> AsyncIterator[int]:
     """The gRPC server for as long as the block runs; gives its port. Raises `SettingsError` for one that is taken."""
     # Else a second planner on this port would get every other call, and nobody would know.
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers((scaler.handlers(),))
     try:
-        bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        bound = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, _followed(tls))
     except RuntimeError as error:
         raise SettingsError(f"KEDA scaler: cannot listen on {host}:{port}: choose another keda_port") from error
     await server.start()

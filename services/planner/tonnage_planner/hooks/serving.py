@@ -32,8 +32,9 @@ async def serve_hooks(
 
             metrics.expect_calls("keda", ("IsActive", "GetMetricSpec", "GetMetrics"))
             scaler = KedaScaler(desired, lambda call, outcome: metrics.hook_calls.labels("keda", call, outcome).inc())
+            tls = settings.tls if settings.keda_tls else None
             await stack.enter_async_context(
-                serve_keda(scaler, settings.host, settings.keda_port, grace_s=settings.drain_timeout_s)
+                serve_keda(scaler, settings.host, settings.keda_port, grace_s=settings.drain_timeout_s, tls=tls)
             )
         if settings.external_metrics_port is not None:
             await stack.enter_async_context(_external_metrics(settings, desired, clock))
