@@ -236,4 +236,8 @@ FOUND: dict[str, list[bytes]] = {
         b"vllm:num_requests_running 1e308\n" * 2,
         b'vllm:cache_config_info{block_size="' + b"1" * 5000 + b'",num_gpu_blocks="1"} 1.0\n',
     ],
+    "config": [  # heads of no size divided by it
+        json.dumps({**_MOE, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0}).encode(),
+    ],
+    "peers": [b'{"v":"' + b"A" * 700 + b'"}'],  # the error repeated all of it
 }

@@ -47,12 +47,13 @@ def _mixer(
 def _latent(config: Fields, index: int, hidden: int, convention: Convention) -> LatentAttention:
     types = config.sequence("indexer_types")
     own = types is None or _at(types, index) != "shared"
+    nope = config.integer("qk_nope_head_dim", low=0)
     return LatentAttention(
         heads=config.integer(*HEADS),
         q_lora_rank=config.optional("q_lora_rank"),
         kv_lora_rank=config.integer("kv_lora_rank"),
-        nope_dim=config.integer("qk_nope_head_dim", low=0),
-        rope_dim=config.integer("qk_rope_head_dim", low=0),
+        nope_dim=nope,
+        rope_dim=config.integer("qk_rope_head_dim", low=0 if nope else 1),
         v_head_dim=config.integer("v_head_dim", default=hidden // config.integer(*HEADS) or None),
         indexer=_indexer(config) if own else None,
         gated=config.flag("mla_use_output_gate"),
