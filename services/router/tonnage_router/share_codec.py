@@ -42,7 +42,9 @@ def decode(data: bytes) -> Entry:
     try:
         found = orjson.loads(data)
         if found["v"] != VERSION or type(found["r"]) is not str:
-            raise PeerEntryError(f"an entry of version {str(found['v'])[:40]!r}: run one version of the router in a fleet")
+            raise PeerEntryError(
+                f"an entry of version {str(found['v'])[:40]!r}: run one version of the router in a fleet"
+            )
         report = Report(
             found["r"],
             {key: Load(*_three(values)) for key, values in found["l"].items()},
