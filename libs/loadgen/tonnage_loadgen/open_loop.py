@@ -8,17 +8,15 @@ cyclic garbage collector is frozen: its passes over kept results are the longest
 import asyncio
 import contextlib
 import gc
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from tonnage_loadgen.errors import TargetError
 from tonnage_loadgen.exchange import Exchange, Outcome
 from tonnage_loadgen.loop_lag import LoopLag
 from tonnage_loadgen.pool import ConnectionPool
 from tonnage_loadgen.sse import CompletionStream
-from tonnage_loadgen.target import Target
+from tonnage_loadgen.target import Target, address_of
 
 LEAD_S = 0.1
 """From the end of preparation to the schedule's zero."""
@@ -160,16 +158,6 @@ class OpenLoop:
             elapsed = perf_counter() - self._start
             flying = self._pool.in_flight
             self._on_progress(Progress(len(self._exchanges), self._next, self._ended, self._errors, flying, elapsed))
-
-
-async def address_of(target: Target) -> str:
-    """The numeric address, looked up once: no name service in the load."""
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise TargetError(f"{target.host}: the name cannot be resolved: {error.strerror}") from error
-    return str(found[0][4][0])
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import httptools
 import orjson
 
 from tonnage_loadgen.errors import TargetError
-from tonnage_loadgen.target import Target
+from tonnage_loadgen.target import Target, address_of
 
 ANSWER_LIMIT = 64 << 20
 
@@ -78,7 +78,11 @@ async def ask(
 
 
 async def _exchange(target: Target, request: bytes) -> Answer:
-    reader, writer = await asyncio.open_connection(target.host, target.port, ssl=target.ssl_context())
+    trusted = target.ssl_context()
+    name = target.host if trusted is not None else None
+    reader, writer = await asyncio.open_connection(
+        await address_of(target), target.port, ssl=trusted, server_hostname=name
+    )
     collected = _Reader()
     try:
         writer.write(request)

@@ -1,9 +1,12 @@
 """The endpoint under load: its URL taken apart once, so that a request is bytes to an address."""
 
+import asyncio
+import socket
 import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from tonnage_core.addresses import refused_address
 from tonnage_loadgen.errors import TargetError
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -32,6 +35,29 @@ class Target:
     def ssl_context(self) -> ssl.SSLContext | None:
         """Default verification for https, None for http."""
         return ssl.create_default_context() if self.tls else None
+
+
+async def address_of(target: Target) -> str:
+    """The numeric address, looked up once: no name service in the load, and connections go to the address that was
+    judged. Of several the first that takes a connection (`localhost` is two). Raises `TargetError` for a name without
+    one, and for an address that nothing is fetched from."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise TargetError(f"{target.host}: the name cannot be resolved: {error.strerror}") from error
+    addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+    for address in addresses:
+        if (why := refused_address(address)) is not None:
+            raise TargetError(f"{target.host}: {why}")
+    for address in addresses[:-1]:
+        try:
+            _, writer = await asyncio.open_connection(address, target.port)
+        except OSError:
+            continue
+        writer.close()
+        return address
+    return addresses[-1]
 
 
 def parse_target(url: str) -> Target:
