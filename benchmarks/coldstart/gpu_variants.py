@@ -47,7 +47,6 @@ def ours(
     options = LoadOptions(
         threads=threads,
         verify=verify,
-        ring=True,
         slab_bytes=slab * MIB,
         spare_slabs=spare,
         direct=direct,
@@ -87,7 +86,7 @@ def byte_equal(folder: Path, device: str) -> bool:
     from safetensors.torch import load_file
 
     for path in weight_files(folder):
-        mine = tonnage_coldstart.load(path, device, LoadOptions(ring=True))
+        mine = tonnage_coldstart.load(path, device, LoadOptions())
         theirs = load_file(path, device=device)
         if mine.keys() != theirs.keys() or not mine.report["verified"]:
             return False
@@ -108,7 +107,7 @@ def finds_damage(folder: Path, device: str) -> bool:
         (damaged / shard["name"]).symlink_to((folder / shard["name"]).resolve())
         (damaged / "tonnage-manifest.json").write_text(json.dumps(document))
         try:
-            tonnage_coldstart.load(damaged, device, LoadOptions(ring=True))
+            tonnage_coldstart.load(damaged, device, LoadOptions())
         except ContentMismatchError as error:
             return f"chunk {chunk}" in str(error)
     return False
@@ -148,7 +147,7 @@ def perform(task: dict[str, Any], given: dict[str, Any], known: dict[str, Varian
         emit("byte_equal", equal=byte_equal(folder, device), damage_found=finds_damage(folder, device))
     elif kind == "first":
         started = time.perf_counter()
-        loaded = tonnage_coldstart.load(folder, device, LoadOptions(ring=True))
+        loaded = tonnage_coldstart.load(folder, device, LoadOptions())
         taken = time.perf_counter() - started
         stream = torch.cuda.Stream() if device.startswith("cuda") else None
         emit("first_load", report=loaded.report, wall_s=taken, device_check=device_check(stream, 8 * MIB) is not None)

@@ -54,7 +54,7 @@ class Rank:
 
     def options(self, *, verify: bool) -> LoadOptions:
         given = self.given
-        return LoadOptions(threads=given.threads, slab_bytes=given.slab * MIB, verify=verify, ring=True)
+        return LoadOptions(threads=given.threads, slab_bytes=given.slab * MIB, verify=verify)
 
     def shards(self, *, verify: bool) -> dict[str, torch.Tensor]:
         """Each rank reads its bytes."""

@@ -19,7 +19,7 @@ from tonnage_coldstart.manifest import dump_manifest, parse_manifest
 from tonnage_core.coldstart.crc_operator import lookup, over_bytes
 
 CHUNK = 4096
-OPTIONS = LoadOptions(ring=True, threads=3, slab_bytes=2 * CHUNK, spare_slabs=1)
+OPTIONS = LoadOptions(threads=3, slab_bytes=2 * CHUNK, spare_slabs=1)
 
 
 class HostCheck:
@@ -110,7 +110,7 @@ def test_a_rank_leaves_the_chunks_that_it_keeps_whole_to_the_device(model: Path,
 
 
 def test_without_checks_nothing_is_left_to_the_device(model: Path, check: HostCheck) -> None:
-    tonnage_coldstart.load(model, "cpu", LoadOptions(ring=True, slab_bytes=2 * CHUNK, verify=False))
+    tonnage_coldstart.load(model, "cpu", LoadOptions(slab_bytes=2 * CHUNK, verify=False))
     assert check.held == []
 
 

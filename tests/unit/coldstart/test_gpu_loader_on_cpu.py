@@ -1,4 +1,4 @@
-"""The loader on the CPU device: in place and through the ring; byte-equal, verified, all or nothing."""
+"""The loader on the CPU device: byte-equal, verified, all or nothing."""
 
 import json
 import os
@@ -67,11 +67,10 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
 
 
-@pytest.mark.parametrize("ring", [True, False])
 @pytest.mark.parametrize("threads", [1, 5])
-def test_every_tensor_is_byte_equal_to_the_reference_reader(model: Path, ring: bool, threads: int) -> None:
+def test_every_tensor_is_byte_equal_to_the_reference_reader(model: Path, threads: int) -> None:
     seal(model)
-    loaded = tonnage_coldstart.load(model, "cpu", LoadOptions(threads=threads, ring=ring))
+    loaded = tonnage_coldstart.load(model, "cpu", LoadOptions(threads=threads))
     expected = reference(model)
     assert loaded.keys() == expected.keys()
     assert all(same(loaded[name], expected[name]) for name in expected)
@@ -79,32 +78,43 @@ def test_every_tensor_is_byte_equal_to_the_reference_reader(model: Path, ring: b
     assert loaded.report["bytes"] == sum(path.stat().st_size for path in model.glob("*.safetensors"))
 
 
-@pytest.mark.parametrize("ring", [True, False])
-def test_past_the_page_cache_the_bytes_are_the_same(model: Path, ring: bool) -> None:
-    loaded = tonnage_coldstart.load(model, "cpu", LoadOptions(direct=True, ring=ring))
+def test_past_the_page_cache_the_bytes_are_the_same(model: Path) -> None:
+    loaded = tonnage_coldstart.load(model, "cpu", LoadOptions(direct=True))
     expected = reference(model)
     assert all(same(loaded[name], expected[name]) for name in expected)
     release_rings()
 
 
-def test_past_the_page_cache_host_tensors_go_through_the_ring_which_is_aligned(model: Path) -> None:
-    loaded = tonnage_coldstart.load(model, "cpu", LoadOptions(direct=True))
-    assert loaded.report["ring"] is not None
-    assert all(same(loaded[name], tensor) for name, tensor in reference(model).items())
-    release_rings()
-
-
-@pytest.mark.parametrize("ring", [True, False])
-def test_what_the_page_cache_does_not_hold_is_read_past_it_and_is_the_same(model: Path, ring: bool) -> None:
+def test_what_the_page_cache_does_not_hold_is_read_past_it_and_is_the_same(model: Path) -> None:
     seal(model)
     expected = reference(model)
     for path in model.glob("*.safetensors"):
         with path.open("r+b") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    loaded = tonnage_coldstart.load(model, "cpu", LoadOptions(ring=ring))
+    loaded = tonnage_coldstart.load(model, "cpu", LoadOptions())
     assert loaded.report["verified"] is True
     assert all(same(loaded[name], expected[name]) for name in expected)
+    release_rings()
+
+
+def test_chunks_of_several_slabs_arrive_whole_in_one_allocation_a_file(
+    tmp_path: Path, manifest_maker: Callable[..., None]
+) -> None:
+    generator = torch.Generator().manual_seed(4)
+    sizes = {"a": (3 << 20) + 1, "b": 5, "c": (6 << 20) + 77}
+    tensors = {
+        name: torch.randint(0, 255, (size,), generator=generator).to(torch.uint8) for name, size in sizes.items()
+    }
+    save_file(tensors, tmp_path / "a.safetensors")
+    manifest_maker(tmp_path, chunk_bytes=8 << 20)
+    seal(tmp_path)
+    for direct in (True, False):
+        loaded = tonnage_coldstart.load(tmp_path, "cpu", LoadOptions(threads=2, direct=direct))
+        assert loaded.report["verified"] is True
+        assert loaded.report["ring"] == {"bytes": 2 * (2 << 20), "pinned": False}
+        assert all(same(loaded[name], tensors[name]) for name in tensors)
+        assert len({tensor.untyped_storage().data_ptr() for tensor in loaded.values()}) == 1
     release_rings()
 
 
@@ -116,15 +126,14 @@ def test_without_a_sealed_manifest_nothing_is_called_verified(model: Path) -> No
     assert tonnage_coldstart.load(model, "cpu").report["verified"] is False
 
 
-@pytest.mark.parametrize("ring", [True, False])
-def test_a_flipped_byte_is_found_and_no_tensor_is_returned(model: Path, ring: bool) -> None:
+def test_a_flipped_byte_is_found_and_no_tensor_is_returned(model: Path) -> None:
     seal(model)
     victim = model / "b.safetensors"
     raw = bytearray(victim.read_bytes())
     raw[-3] ^= 1
     victim.write_bytes(raw)
     with pytest.raises(ContentMismatchError, match=r"b\.safetensors: CRC32C"):
-        tonnage_coldstart.load(model, "cpu", LoadOptions(ring=ring))
+        tonnage_coldstart.load(model, "cpu", LoadOptions())
     assert len(tonnage_coldstart.load(model, "cpu", LoadOptions(verify=False))) == 60
 
 

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from tonnage_core.coldstart.safetensors_header import DTYPE_BITS, Header, Tensor
+from tonnage_core.coldstart.safetensors_header import Header, Tensor
 
-PAGE_BYTES = 4096
 ALIGN_BYTES = 512
 """The alignment of the CUDA caching allocator, which kernels rely on."""
 
@@ -54,28 +53,6 @@ class Arena:
             piece = _overlap(tensor, self.offsets[number], start, end)
             if piece is not None:
                 yield piece
-
-
-class ImageArena:
-    """A file's bytes as they lie in the file: what is read needs no gathering, and may be read past the page cache.
-
-    Only where `image_fits`: the format aligns tensors to 8 bytes at most.
-    """
-
-    def __init__(self, header: Header, file_bytes: int) -> None:
-        self.header = header
-        self.offsets = tuple(tensor.start for tensor in header.tensors)
-        self.size_bytes = aligned(file_bytes, PAGE_BYTES)
-
-    def segments(self, start: int, length: int) -> list[Segment]:
-        """The file's bytes `start .. start + length`: one segment."""
-        return [Segment(start, start, length)]
-
-
-def image_fits(header: Header) -> bool:
-    """Whether every tensor begins at a multiple of its element's size, as an engine's kernels need it."""
-    sizes = ((tensor.start, max(1, DTYPE_BITS.get(tensor.dtype, 8) // 8)) for tensor in header.tensors)
-    return all(start % size == 0 for start, size in sizes)
 
 
 def _overlap(tensor: Tensor, offset: int, start: int, end: int) -> Segment | None:

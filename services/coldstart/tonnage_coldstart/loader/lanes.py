@@ -12,14 +12,13 @@ from crc32c import crc32c
 from tonnage_coldstart.errors import ContentMismatchError, SourceError
 from tonnage_coldstart.loader.device_check import WORD_BYTES, DeviceCheck, device_check
 from tonnage_coldstart.loader.device_copy import device_copy
+from tonnage_coldstart.loader.host_copy import host_copy
 from tonnage_coldstart.loader.residency import resident
-from tonnage_coldstart.loader.ring import Ring, Slab, bytes_of
+from tonnage_coldstart.loader.ring import Ring, Slab
 from tonnage_coldstart.loader.weights import WeightFile, Weights
 from tonnage_core.coldstart.fetch_plan import Chunk, chunks_of
-from tonnage_core.coldstart.load_plan import ImageArena
 
 BLOCK_BYTES = 4096
-MAX_VECTORS = 512
 new_stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
 new_check: Callable[["torch.cuda.Stream | None", int], DeviceCheck | None] = device_check
 
@@ -44,7 +43,8 @@ class Lanes:
         self._verify = verify
         self._run_bytes = run_chunks * weights.chunk_bytes
         self._drop_behind = drop_behind
-        self._copy = device_copy(target.stream)
+        on_host = all(arena.device.type == "cpu" for arena in target.arenas)
+        self._copy = host_copy if on_host else device_copy(target.stream)
         self._later: DeviceCheck | None = new_check(target.stream, weights.chunk_bytes) if verify else None
         self._bases = [arena.data_ptr() for arena in target.arenas]
         self._chunks = self._all_chunks()
@@ -78,33 +78,6 @@ class Lanes:
                     crc = self._check(file, slab, start, length, crc)
                 ring.give(slab)
             self._drop(file, run)
-
-    def direct(self) -> None:
-        """Read chunks straight into the arenas, which lie in host memory."""
-        views = [bytes_of(arena) for arena in self._target.arenas]
-        while (chunk := self._next()) is not None:
-            file = self._weights.files[chunk.file]
-            crc = self._in_place(file, views[chunk.file], chunk.start, chunk.length)
-            self._drop(file, chunk)
-            self._compare(chunk, crc)
-
-    def _in_place(self, file: WeightFile, view: memoryview, start: int, length: int) -> int:
-        """Read into the arena's `view`; returns the checksum, 0 where nothing is checked."""
-        crc = 0
-        if isinstance(file.arena, ImageArena):
-            read_into(file, view[start:], start, length)
-            return crc32c(view[start : start + length]) if self._checks(file) else crc
-        parts = [
-            memoryview(bytearray(one.length))
-            if one.arena_start is None
-            else view[one.arena_start : one.arena_start + one.length]
-            for one in file.arena.segments(start, length)
-        ]
-        _read_vectors(file, parts, start)
-        if self._checks(file):
-            for part in parts:
-                crc = crc32c(part, crc)
-        return crc
 
     def _check(self, file: WeightFile, slab: Slab, start: int, length: int, crc: int) -> int:
         """Compare the chunks that end in the slab; the checksum of the one that goes on is returned for the next."""
@@ -151,7 +124,7 @@ class Lanes:
         return True
 
     def put(self, number: int, arena_start: int, slab: Slab, at: int, size: int) -> None:
-        """Copy `size` bytes at `at` of the slab to `arena_start` of a file's arena, in the stream's order."""
+        """Copy `size` bytes at `at` of the slab to `arena_start` of a file's arena; a device does so in order."""
         if self._copy is not None:
             self._copy(self._bases[number] + arena_start, slab.address + at, size)
         else:
@@ -166,11 +139,6 @@ class Lanes:
 
     def _checks(self, file: WeightFile) -> bool:
         return self._verify and file.crcs is not None
-
-    def _compare(self, chunk: Chunk, crc: int) -> None:
-        file = self._weights.files[chunk.file]
-        if self._checks(file):
-            compare(file, chunk.index, crc)
 
     def _drop(self, file: WeightFile, chunk: Chunk) -> None:
         if self._drop_behind:
@@ -227,17 +195,3 @@ def _read(name: str, descriptor: int, view: memoryview, start: int, length: int,
         if count == 0:
             raise SourceError(name, f"ends at byte {start + done}: cut while it was read")
         done += count
-
-
-def _read_vectors(file: WeightFile, parts: Sequence[memoryview], start: int) -> None:
-    left = [part for part in parts if part.nbytes]
-    at = start
-    while left:
-        count = os.preadv(file.descriptor, left[:MAX_VECTORS], at)
-        if count == 0:
-            raise SourceError(file.name, f"ends at byte {at}: cut while it was read")
-        at += count
-        while left and count >= left[0].nbytes:
-            count -= left.pop(0).nbytes
-        if count:
-            left[0] = left[0][count:]

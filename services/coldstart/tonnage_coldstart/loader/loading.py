@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from tonnage_coldstart.errors import DeviceMemoryError
+from tonnage_coldstart.loader.host_copy import HUGE_BYTES
 from tonnage_coldstart.loader.lanes import Lanes, Target, new_stream
-from tonnage_coldstart.loader.ring import PAGE_BYTES, Ring, keep_ring, take_ring
+from tonnage_coldstart.loader.ring import Ring, keep_ring, take_ring
 from tonnage_coldstart.loader.weights import Weights, open_weights
 from tonnage_core.coldstart.errors import CorruptFileError
 from tonnage_core.coldstart.safetensors_header import Tensor
@@ -40,6 +41,7 @@ NAMES = {
     "C64": "complex64",
 }
 """Safetensors dtype -> torch's name of it."""
+DEVICE_SLAB_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +51,20 @@ class LoadOptions:
     threads: int | None = None
     """Readers; None: one a core, at least 8 and at most 16."""
     spare_slabs: int = 4
-    """Slabs of the ring beyond one a reader: what the device may be busy with while every reader fills one."""
-    slab_bytes: int = 8 << 20
-    """Bytes of a slab, a power of two of at least a page; chunks that fit are read together."""
+    """Slabs of the ring beyond one a reader: what a device may be busy with while every reader fills one."""
+    slab_bytes: int | None = None
+    """Bytes of a slab, a power of two of at least a page; chunks that fit are read together. None: 8 MiB for a device,
+    2 MiB, one large page, for host memory."""
     verify: bool = True
     """Check each chunk's CRC32C, where the directory has a manifest."""
     direct: bool | None = None
     """Read past the page cache (O_DIRECT): always, never, or (None) what it does not hold."""
     drop_behind: bool = False
     """Tell the page cache to let the files' pages go once they are read: the pod's memory is not charged for them."""
-    ring: bool | None = None
-    """Through the ring; None: for devices, and with `direct`; other host tensors are read in place."""
+
+    def slab_for(self, place: torch.device) -> int:
+        """Bytes of a slab of a load to `place`."""
+        return self.slab_bytes or (HUGE_BYTES if place.type == "cpu" else DEVICE_SLAB_BYTES)
 
 
 class Loaded(dict[str, torch.Tensor]):
@@ -74,15 +79,13 @@ def load_directory(path: Path, device: str, options: LoadOptions) -> Loaded:
     """Load every shard of `path`. Raises `TonnageError`; after an error nothing of the model is left on the device."""
     started = time.perf_counter()
     place = torch.device(device)
-    # Reads past the page cache need aligned memory: the ring's slabs, as tensors in place begin anywhere.
-    through_ring = options.ring if options.ring is not None else place.type != "cpu" or options.direct is True
-    weights = open_weights(path, direct=options.direct, image=not through_ring)
+    weights = open_weights(path, direct=options.direct)
     try:
         require_dtypes(weights)
         planned = time.perf_counter()
         arenas = allocate([file.arena.size_bytes for file in weights.files], place)
         try:
-            ring = _fill(weights, arenas, place, options, through_ring=through_ring)
+            ring = _fill(weights, arenas, place, options)
         except BaseException:
             free(arenas)
             raise
@@ -99,8 +102,7 @@ def allocate(sizes: Sequence[int], place: torch.device) -> list[torch.Tensor]:
     arenas: list[torch.Tensor] = []
     try:
         for size in sizes:
-            room = torch.empty(size + (PAGE_BYTES if place.type == "cpu" else 0), dtype=torch.uint8, device=place)
-            arenas.append(room.narrow(0, -room.data_ptr() % PAGE_BYTES if place.type == "cpu" else 0, size))
+            arenas.append(torch.empty(size, dtype=torch.uint8, device=place))
     except RuntimeError as error:
         free(arenas)
         raise DeviceMemoryError(
@@ -115,11 +117,10 @@ def free(arenas: list[torch.Tensor]) -> None:
         arena.untyped_storage().resize_(0)
 
 
-def _fill(
-    weights: Weights, arenas: list[torch.Tensor], place: torch.device, options: LoadOptions, *, through_ring: bool
-) -> Ring | None:
+def _fill(weights: Weights, arenas: list[torch.Tensor], place: torch.device, options: LoadOptions) -> Ring:
     stream = new_stream(place) if place.type == "cuda" else None
-    run_chunks = max(1, options.slab_bytes // weights.chunk_bytes) if through_ring else 1
+    slab_bytes = options.slab_for(place)
+    run_chunks = max(1, slab_bytes // weights.chunk_bytes)
     lanes = Lanes(
         weights,
         Target(arenas, stream),
@@ -129,19 +130,19 @@ def _fill(
     )
     runs = -(-weights.size_bytes // (run_chunks * weights.chunk_bytes))
     threads = max(1, min(options.threads or default_threads(), runs))
-    if not through_ring:
-        lanes.run([Lanes.direct] * threads)
-        return None
-    with borrowed_ring(threads, options.spare_slabs, options.slab_bytes, place) as ring:
+    with borrowed_ring(threads, options.spare_slabs, slab_bytes, place) as ring:
         lanes.run([partial(Lanes.through, ring=ring)] * threads)
     return ring
 
 
 @contextlib.contextmanager
 def borrowed_ring(threads: int, spare: int, slab_bytes: int, place: torch.device) -> Iterator[Ring]:
-    """A ring for one load to `place`, kept for the next; what the device still computes is waited for first."""
-    asked = (threads, spare, slab_bytes, place.type == "cuda")
-    ring = take_ring(threads, spare, slab_bytes, pinned=asked[3])
+    """A ring for one load to `place`, kept for the next; what the device still computes is waited for first.
+
+    Copies within host memory are done when they return: such a ring has no spare slabs.
+    """
+    asked = (threads, spare if place.type == "cuda" else 0, slab_bytes, place.type == "cuda")
+    ring = take_ring(*asked[:3], pinned=asked[3])
     try:
         if place.type == "cuda":
             torch.cuda.current_stream(place).synchronize()
@@ -185,7 +186,7 @@ def report(
     path: Path,
     weights: Weights,
     options: LoadOptions,
-    ring: Ring | None,
+    ring: Ring,
     phases: dict[str, float | None],
     seconds: float,
 ) -> dict[str, Any]:
@@ -201,7 +202,7 @@ def report(
         "verified": options.verify and weights.checkable,
         "seconds": seconds,
         "gbps": weights.size_bytes / seconds / 1e9 if seconds > 0 else None,
-        "ring": None if ring is None else {"bytes": ring.size_bytes, "pinned": ring.pinned},
+        "ring": {"bytes": ring.size_bytes, "pinned": ring.pinned},
         "direct": {True: "always", False: "never", None: "uncached"}[options.direct],
         "phases": phases,
     }

@@ -9,11 +9,10 @@ from collections.abc import Callable
 import torch
 
 from tonnage_coldstart.errors import DeviceMemoryError
+from tonnage_coldstart.loader.host_copy import aligned_memory
 
 log = logging.getLogger("tonnage.coldstart.loader")
 
-
-PAGE_BYTES = 4096
 new_event: Callable[[], torch.cuda.Event] = torch.cuda.Event
 
 
@@ -24,8 +23,7 @@ class Slab:
         if pinned:  # page-aligned by the driver; a byte more would cost another power of two
             self.tensor = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
         else:
-            room = torch.empty(size_bytes + PAGE_BYTES, dtype=torch.uint8)
-            self.tensor = room.narrow(0, -room.data_ptr() % PAGE_BYTES, size_bytes)
+            self.tensor = aligned_memory(size_bytes)
         self.address = self.tensor.data_ptr()
         self.view = bytes_of(self.tensor)
         self.busy: torch.cuda.Event | None = None

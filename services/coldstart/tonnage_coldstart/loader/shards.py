@@ -69,12 +69,12 @@ def _fill(
         shards,
         Target(arenas, stream),
         verify=options.verify,
-        slab_bytes=options.slab_bytes,
+        slab_bytes=options.slab_for(place),
         drop_behind=options.drop_behind,
     )
     threads = max(1, min(options.threads or default_threads(), -(-weights.size_bytes // weights.chunk_bytes)))
     try:
-        with borrowed_ring(threads, options.spare_slabs, options.slab_bytes, place) as ring:
+        with borrowed_ring(threads, options.spare_slabs, options.slab_for(place), place) as ring:
             lanes.run([partial(ShardLanes.through_shards, ring=ring)] * threads)
     finally:
         lanes.close()

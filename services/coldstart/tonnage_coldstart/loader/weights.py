@@ -10,7 +10,7 @@ from tonnage_coldstart.errors import SourceError
 from tonnage_core.coldstart.errors import InconsistentSnapshotError
 from tonnage_core.coldstart.fetch_plan import CHUNK_BYTES
 from tonnage_core.coldstart.file_names import INDEX_NAME, MANIFEST_NAME
-from tonnage_core.coldstart.load_plan import Arena, ImageArena, image_fits
+from tonnage_core.coldstart.load_plan import Arena
 from tonnage_core.coldstart.manifest_digest import Checksums, checksums_of
 from tonnage_core.coldstart.safetensors_header import LENGTH_BYTES, header_bytes, parse_header
 from tonnage_core.coldstart.snapshot import WEIGHTS, parse_index, require_agreement, require_shards
@@ -27,7 +27,7 @@ class WeightFile:
     name: str
     descriptor: int
     size_bytes: int
-    arena: Arena | ImageArena
+    arena: Arena
     crcs: tuple[int, ...] | None
     direct: bool
     cold: int = -1
@@ -62,11 +62,10 @@ class Weights:
             file.close()
 
 
-def open_weights(path: Path, *, direct: bool | None, image: bool = False) -> Weights:
+def open_weights(path: Path, *, direct: bool | None) -> Weights:
     """Open a directory's shards, or one file; every header is checked, and against the index.
 
-    `direct`: all reads past the page cache, none, or (None) those of what it does not hold. `image`: lay each file out
-    in memory as it lies on the disk, where its tensors allow it.
+    `direct`: all reads past the page cache, none, or (None) those of what it does not hold.
     Raises `CorruptFileError`, `InconsistentSnapshotError` or `SourceError`.
     """
     folder, names, weight_map = _names(path)
@@ -75,7 +74,7 @@ def open_weights(path: Path, *, direct: bool | None, image: bool = False) -> Wei
     opened: list[WeightFile] = []
     try:
         for name in names:
-            opened.append(_open(folder, name, checksums, direct if chunk_bytes % 4096 == 0 else False, image=image))
+            opened.append(_open(folder, name, checksums, direct if chunk_bytes % 4096 == 0 else False))
         held = {file.name: [tensor.name for tensor in file.arena.header.tensors] for file in opened}
         require_agreement(weight_map, held)
         _refuse_twice(held)
@@ -105,7 +104,7 @@ def _checksums(folder: Path) -> Checksums | None:
     return checksums_of(manifest.read_bytes()) if manifest.is_file() else None
 
 
-def _open(folder: Path, name: str, checksums: Checksums | None, direct: bool | None, *, image: bool) -> WeightFile:
+def _open(folder: Path, name: str, checksums: Checksums | None, direct: bool | None) -> WeightFile:
     try:
         descriptor, is_direct = _descriptor(folder / name, direct=direct is True)
     except OSError as error:
@@ -122,8 +121,7 @@ def _open(folder: Path, name: str, checksums: Checksums | None, direct: bool | N
         os.close(descriptor)
         raise
     crcs = None if checksums is None else checksums.crc32c.get(name)
-    arena = ImageArena(header, size) if image and image_fits(header) else Arena(header)
-    return WeightFile(name, descriptor, size, arena, crcs, is_direct, cold)
+    return WeightFile(name, descriptor, size, Arena(header), crcs, is_direct, cold)
 
 
 def _descriptor(path: Path, *, direct: bool) -> tuple[int, bool]:
