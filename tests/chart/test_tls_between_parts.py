@@ -36,6 +36,7 @@ from tonnage_router import service as router_service
 from tonnage_router.gateway import Gateway
 from tonnage_router.metrics import RouterMetrics
 from tonnage_router.settings import RouterSettings
+from tonnage_runtime.access import SharedToken
 from tonnage_runtime.alive import main as alive
 from tonnage_runtime.errors import SettingsError
 from tonnage_runtime.http_app import bind, build_base_app, serve
@@ -123,7 +124,7 @@ async def test_the_bench_and_its_workers_show_no_token_to_a_certificate_that_is_
     async with part(files) as port:
         url = f"https://127.0.0.1:{port}"  # the certificate is for another name
         assert await post_points(url, "a,b\n", "Bearer secret", trusted) == "unreachable"
-        async with HttpDesk(url, "secret", trusted) as desk:
+        async with HttpDesk(url, SharedToken("secret"), trusted) as desk:
             with pytest.raises(DeskError, match="certificate"):
                 await desk.beat(Ref("job", 1, 1), "worker", 0.0)
 

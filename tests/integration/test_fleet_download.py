@@ -32,6 +32,7 @@ from tonnage_coldstart.progress import Progress
 from tonnage_coldstart.snapshot import Snapshot, SourceFile
 from tonnage_coldstart.sources.local import LocalSource
 from tonnage_coldstart.staging import Staged, Stager
+from tonnage_runtime.access import SharedToken
 from tonnage_runtime.clock import ManualClock, SystemClock
 from tonnage_runtime.memory_store import MemoryStore
 from tonnage_runtime.store import Store, StoreUnavailableError
@@ -80,7 +81,7 @@ class Node:
 
 def serve(cache: NodeCache) -> tuple[str, uvicorn.Server, threading.Thread, ColdstartMetrics]:
     app, metrics = FastAPI(), ColdstartMetrics(CollectorRegistry())
-    add_peer_routes(app, Shelf(cache, TOKEN), metrics)
+    add_peer_routes(app, Shelf(cache, SharedToken(TOKEN)), metrics)
     app.add_exception_handler(NotCachedError, not_found)
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
@@ -96,7 +97,8 @@ def node(name: str, root: Path, shared: SharedStore, place: str = "", url: str |
     cache.prepare()
     served, server, thread, metrics = serve(cache)
     registry = PeerRegistry(shared, clock, node=name, url=url or served, place=place, ttl_s=60.0, rng=Random(name))
-    turns = FleetTurns(shared, registry, token=TOKEN, lease_ttl_s=20.0, timeout_s=10.0, on_alone=metrics.alone.inc)
+    token = SharedToken(TOKEN)
+    turns = FleetTurns(shared, registry, token=token, lease_ttl_s=20.0, timeout_s=10.0, on_alone=metrics.alone.inc)
     stager = Stager(cache, clock, FetchOptions(connections=2, attempts=2, first_backoff_s=0.001), fleet=turns)
     return Node(name, cache, registry, stager, served, server, thread, metrics)
 
@@ -207,7 +209,7 @@ def test_a_caller_without_the_token_gets_nothing(make_node: MakeNode, source: Ca
 
 def test_a_node_without_a_token_of_its_own_serves_nobody(tmp_path: Path) -> None:
     cache = NodeCache(tmp_path, ManualClock())
-    assert not Shelf(cache, "").admits("")
+    assert not Shelf(cache, SharedToken("")).admits("")
 
 
 def test_bits_lost_on_a_peers_disk_never_leave_it_and_the_source_is_asked_instead(

@@ -102,6 +102,40 @@ class OwnToken:
         return f"Bearer {self._token}" if self._token else ""
 
 
+class SharedToken:
+    """A token that both sides hold, as a setting gives it: itself, or `@FILE`, whose lines are tokens, read again when
+    they change. The first is shown, each is taken: to rotate, a new one is put first, and the old one taken out
+    once every side has seen it. What the file said last holds while it is unusable."""
+
+    def __init__(self, setting: str) -> None:
+        """`SettingsError` for a file without a token."""
+        self._file = _Watched(Path(setting[1:])) if setting.startswith("@") else None
+        self._tokens: tuple[str, ...] = (setting,) if setting and self._file is None else ()
+        if self._file is not None and not self._known():
+            raise SettingsError(f"{setting[1:]}: tokens are expected, one a line, without spaces")
+
+    def __bool__(self) -> bool:
+        """Whether there is one."""
+        return bool(self._known())
+
+    def value(self) -> str:
+        """The token to show; empty without one."""
+        return next(iter(self._known()), "")
+
+    def admits(self, sent: str) -> bool:
+        """Whether it is one of them; each is compared in constant time."""
+        found = [hmac.compare_digest(sent.encode("utf-8", "replace"), token.encode()) for token in self._known()]
+        return any(found)
+
+    def _known(self) -> tuple[str, ...]:
+        if self._file is not None:
+            lines = self._file.text(time.monotonic()).split("\n")
+            found = tuple(line.strip() for line in lines if line.strip())
+            if found and all(token.isascii() and token.isprintable() and " " not in token for token in found):
+                self._tokens = found
+        return self._tokens
+
+
 class TokenGate:
     """ASGI middleware: 401 without a known token, but for open paths and `beside`, prefixes with gates of their own."""
 

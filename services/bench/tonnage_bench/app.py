@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -31,6 +30,7 @@ from tonnage_bench.metrics import BenchMetrics
 from tonnage_bench.ports import Ref, StepQueue, StepRunner
 from tonnage_bench.service import BenchService
 from tonnage_bench.settings import BenchSettings
+from tonnage_runtime.access import SharedToken
 from tonnage_runtime.body_limit import BodyLimit
 from tonnage_runtime.clock import Clock
 from tonnage_runtime.http_app import build_base_app
@@ -77,7 +77,7 @@ def build_app(settings: BenchSettings, ports: Ports) -> FastAPI:
     desk = LedgerDesk(ledger, settings, metrics, ports.clock, wake)
     queue = ports.queue or InProcessQueue(Worker("in-process", desk, ports.runner, ports.clock))
     conductor = Conductor(ledger, queue, settings, metrics, ports.clock)
-    service = BenchService(ledger, conductor, settings, metrics, ports.clock)
+    service = BenchService(ledger, conductor, ports.runner, settings, metrics, ports.clock)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -98,12 +98,13 @@ def build_app(settings: BenchSettings, ports: Ports) -> FastAPI:
     return app
 
 
-def _bearer(token: str) -> Callable[[Request], Awaitable[None]]:
+def _bearer(setting: str) -> Callable[[Request], Awaitable[None]]:
     """A dependency that wants the token, when there is one."""
+    token = SharedToken(setting)
 
     async def check(request: Request) -> None:
-        given = request.headers.get("authorization", "").encode("latin-1", "replace")
-        if token and not hmac.compare_digest(given, f"Bearer {token}".encode()):
+        kind, _, sent = request.headers.get("authorization", "").partition(" ")
+        if token and not (kind.lower() == "bearer" and token.admits(sent)):
             raise UnauthorizedError("a bearer token is needed: send authorization: Bearer TOKEN")
 
     return check

@@ -54,8 +54,12 @@ class Desk(Protocol):
 
 
 class StepRunner(Protocol):
-    """Makes one run."""
+    """Makes runs, and knows which cannot be made."""
 
     async def run(self, question: dict[str, Any]) -> dict[str, Any]:
         """The result, an `error` among them; ends the load when cancelled."""
+        ...
+
+    async def refused(self, question: dict[str, Any]) -> str | None:
+        """Why a request's runs (`request`, `asks`, `longest_s`) cannot be made; None when nothing is known against."""
         ...

@@ -26,13 +26,14 @@ class BenchSettings(TlsSettings):
     database: Path = Path("/var/lib/tonnage/bench.sqlite")
     """Jobs and results, one SQLite file on a local file system."""
     token: str = Field(default="", repr=False)
-    """Bearer token of the API; needed when the address is not loopback."""
+    """Bearer token of the API, or `@FILE` with some, one a line, read again when it changes; needed when the address is
+    not loopback."""
     worker_token: str = Field(default="", repr=False)
-    """Bearer token of the workers; needed with a queue."""
+    """Bearer token of the workers, or `@FILE`; needed with a queue."""
     targets: tuple[str, ...] = LOOPBACK
     """Hosts that jobs may be pointed at, with or without a port: `127.0.0.1`, `*.serving.svc`, `router:8000`."""
     target_keys: dict[str, str] = Field(default_factory=dict, repr=False)
-    """Bearer tokens by host or host:port of a target; they are not taken from requests."""
+    """Bearer tokens, or `@FILE`s, by host or host:port of a target; they are not taken from requests."""
     planner_url: str | None = Field(default=None, pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")
     """The planner that bench points are sent to; empty: they are kept here alone."""
     api_token_file: Path | None = None
@@ -88,7 +89,7 @@ class WorkerSettings(Settings):
     api_ca_file: Path | None = None
     """PEM authorities that the service's certificate may come from, beside the system's."""
     token: str = Field(min_length=1, repr=False)
-    """Bearer token: the service's `worker_token`."""
+    """Bearer token, or `@FILE`: the service's `worker_token`."""
     name: str = ""
     """The worker's name in progress and logs; by default host and process."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

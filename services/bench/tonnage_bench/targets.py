@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from tonnage_bench.errors import TargetRefusedError
 from tonnage_core.addresses import refused_address
+from tonnage_runtime.access import SharedToken
 
 
 def host_of(url: str) -> tuple[str, str]:
@@ -24,9 +25,10 @@ def host_of(url: str) -> tuple[str, str]:
 
 
 def key_for(url: str, keys: Mapping[str, str]) -> str | None:
-    """The target's bearer token: that of host:port before that of the host."""
+    """The target's bearer token now: that of host:port before that of the host."""
     host, place = host_of(url)
-    return keys.get(place, keys.get(host))
+    found = keys.get(place, keys.get(host))
+    return None if found is None else SharedToken(found).value()
 
 
 async def check_target(url: str, allowed: Sequence[str]) -> None:

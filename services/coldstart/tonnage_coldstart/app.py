@@ -30,6 +30,7 @@ from tonnage_coldstart.sources.s3 import S3Options
 from tonnage_coldstart.staging import Stager
 from tonnage_coldstart.starts import Starts, add_start_routes
 from tonnage_core.errors import TonnageError
+from tonnage_runtime.access import SharedToken
 from tonnage_runtime.clock import Clock
 from tonnage_runtime.http_app import build_base_app
 from tonnage_runtime.store import Store
@@ -97,10 +98,10 @@ def build_app(settings: ColdstartSettings, ports: Ports) -> FastAPI:
     if check_membership(settings) and ports.store is not None:
         member = Membership(settings, ports.store, cache, ports.clock, metrics)
         stager.fleet = member.turns
-    options = _source_options(settings)
+    http_token = SharedToken(settings.http_token)
     jobs = Jobs(
         stager,
-        lambda uri: open_source(uri, options),
+        lambda uri: open_source(uri, _source_options(settings, http_token)),
         metrics,
         ports.clock,
         at_once=settings.transfers,
@@ -134,7 +135,7 @@ def build_app(settings: ColdstartSettings, ports: Ports) -> FastAPI:
     _add_stage_routes(app, jobs)
     _add_cache_routes(app, cache, scrubber)
     add_start_routes(app, Starts(metrics.starts))
-    add_peer_routes(app, Shelf(cache, settings.peer_token), metrics)
+    add_peer_routes(app, Shelf(cache, SharedToken(settings.peer_token)), metrics)
     return app
 
 
@@ -143,8 +144,8 @@ def _fetch_options(settings: ColdstartSettings) -> FetchOptions:
     return FetchOptions(settings.connections, settings.attempts, drop_behind=drop, bytes_per_s=cap)
 
 
-def _source_options(settings: ColdstartSettings) -> SourceOptions:
-    headers = {"Authorization": f"Bearer {settings.http_token}"} if settings.http_token else {}
+def _source_options(settings: ColdstartSettings, token: SharedToken) -> SourceOptions:
+    headers = {"Authorization": f"Bearer {token.value()}"} if token else {}
     return SourceOptions(
         connections=settings.connections,
         timeout_s=settings.timeout_s,

@@ -45,7 +45,7 @@ class ColdstartSettings(TlsSettings):
     """Patterns of hosts (`*.models.internal`) and buckets that models may come from, redirects included; empty: any.
     Link-local and cloud metadata addresses are refused whatever it says."""
     http_token: str = ""
-    """Bearer token for HTTP sources; better from a file of secrets than from a command line."""
+    """Bearer token for HTTP sources, or `@FILE`, read again when it changes."""
     s3_endpoint: str | None = None
     """URL of the S3-compatible store; empty: AWS. Credentials come from the usual chain (keys, web identity, roles)."""
     s3_region: str | None = None
@@ -63,7 +63,8 @@ class ColdstartSettings(TlsSettings):
     store_url: str | None = None
     """The fleet's store, as redis://host: one node downloads a model, the others fetch it from nodes that have it."""
     peer_token: str = ""
-    """Secret that the fleet's nodes share; without it nobody is served chunks."""
+    """Secret that the fleet's nodes share, or `@FILE` with some, one a line, read again when it changes: the first is
+    shown, each is taken. Without it nobody is served chunks."""
     advertise_url: str = ""
     """Where other nodes reach this service, as http://10.0.0.7:8092."""
     node: str = Field(default_factory=lambda: uuid.uuid4().hex[:12], min_length=1, max_length=253)

@@ -102,8 +102,11 @@ class PolicySettings(Settings):
     """The engine's token budget a step; empty takes vLLM's for the GPU."""
     slo_ttft_ms: float = Field(default=2000.0, gt=0)
     """Limit of the time to the first token."""
+    slo_tpot_ms: float | None = Field(default=None, gt=0)
+    """Limit of the mean time a token after the first; with it replicas leave room for prompts that slow others' tokens.
+    Empty leaves it out."""
     slo_miss_share: float = ScalingPolicy.slo_miss_share
-    """Share of requests that may miss it."""
+    """Share of requests whose first token may be late."""
     start_s: float = ScalingPolicy.start_s
     """Time a start takes, until starts have been seen: how far the forecast looks."""
     forecast_quantile: float = ScalingPolicy.forecast_quantile
@@ -235,8 +238,9 @@ class PlannerSettings(TlsSettings):
     with several addresses is every one."""
     supervisor_url: BaseUrl | None = None
     """The status page of the local fleet, for the console: processes and the replay."""
-    action_token_sha256: str | None = Field(default=None, pattern=r"^[0-9a-fA-F]{64}$", repr=False)
-    """SHA-256, in hex, of the bearer token that the console's actions need; empty turns them off."""
+    action_token_sha256: str | None = Field(default=None, pattern=r"^([0-9a-fA-F]{64}|@.+)$", repr=False)
+    """SHA-256, in hex, of the bearer token that the console's actions need, or `@FILE` with some, one a line, read
+    again when it changes; empty turns them off."""
     policy: PolicySettings = PolicySettings()
     """The policy of every pool that has none of its own."""
     pools: dict[str, PolicySettings] = Field(default_factory=dict)

@@ -7,6 +7,7 @@ import httpx
 
 from tonnage_bench.errors import DeskError
 from tonnage_bench.ports import Ref, Work
+from tonnage_runtime.access import SharedToken
 
 TIMEOUT_S = 10.0
 
@@ -14,10 +15,10 @@ TIMEOUT_S = 10.0
 class HttpDesk:
     """A `Desk` over HTTP; use as an async context manager."""
 
-    def __init__(self, service_url: str, token: str, trusted: ssl.SSLContext) -> None:
+    def __init__(self, service_url: str, token: SharedToken, trusted: ssl.SSLContext) -> None:
+        self._token = token
         self._client = httpx.AsyncClient(
             base_url=service_url.rstrip("/"),
-            headers={"authorization": f"Bearer {token}"},
             timeout=TIMEOUT_S,
             verify=trusted,
         )
@@ -43,8 +44,9 @@ class HttpDesk:
 
     async def _post(self, what: str, ref: Ref, worker: str, **more: Any) -> dict[str, Any]:
         body = {"ref": {"job": ref.job, "number": ref.number, "attempt": ref.attempt}, "worker": worker, **more}
+        headers = {"authorization": f"Bearer {self._token.value()}"}
         try:
-            answer = await self._client.post(f"/v1/worker/{what}", json=body)
+            answer = await self._client.post(f"/v1/worker/{what}", json=body, headers=headers)
             document = answer.json()
         except (httpx.HTTPError, ValueError) as error:
             raise DeskError(f"{self._client.base_url}: {type(error).__name__}: {error}") from error

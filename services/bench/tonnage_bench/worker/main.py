@@ -15,6 +15,7 @@ from tonnage_bench.making import Worker
 from tonnage_bench.ports import Ref
 from tonnage_bench.settings import WorkerSettings
 from tonnage_core.errors import BadInputError, TonnageError
+from tonnage_runtime.access import SharedToken
 from tonnage_runtime.arguments import settings_file
 from tonnage_runtime.clock import SystemClock
 from tonnage_runtime.logging import configure_logging
@@ -24,7 +25,8 @@ from tonnage_runtime.tls import client_context
 
 async def make(settings: WorkerSettings, name: str, ref: Ref) -> str:
     """Make one run."""
-    async with HttpDesk(settings.service_url, settings.token, client_context(settings.api_ca_file)) as desk:
+    trusted = client_context(settings.api_ca_file)
+    async with HttpDesk(settings.service_url, SharedToken(settings.token), trusted) as desk:
         return await Worker(name, desk, StepProcess(), SystemClock(), settings.patience_s).make(ref)
 
 

@@ -12,6 +12,7 @@ from tonnage_coldstart.peers.shared_store import SharedStore
 from tonnage_coldstart.peers.turns import FleetTurns
 from tonnage_coldstart.settings import ColdstartSettings
 from tonnage_core.errors import BadInputError
+from tonnage_runtime.access import SharedToken
 from tonnage_runtime.clock import Clock
 from tonnage_runtime.store import Store
 
@@ -37,7 +38,7 @@ class Membership:
         self.turns = FleetTurns(
             self._shared,
             registry,
-            token=settings.peer_token,
+            token=SharedToken(settings.peer_token),
             lease_ttl_s=settings.lease_ttl_s,
             timeout_s=settings.timeout_s,
             ca_file=settings.ca_file,

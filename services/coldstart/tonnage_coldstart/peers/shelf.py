@@ -1,6 +1,5 @@
 """What a node serves to others: chunks of published snapshots, each checked against the manifest as it leaves."""
 
-import hmac
 import os
 import threading
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from crc32c import crc32c
 from tonnage_coldstart.cache.store import NodeCache
 from tonnage_coldstart.errors import ContentMismatchError, NotCachedError
 from tonnage_coldstart.manifest import Manifest, ManifestFile, dump_manifest
+from tonnage_runtime.access import SharedToken
 
 TOKEN_HEADER = "x-tonnage-peer-token"
 
@@ -26,7 +26,7 @@ class Shelved:
 class Shelf:
     """Chunks by the manifest's digest; safe to call from several threads."""
 
-    def __init__(self, cache: NodeCache, token: str) -> None:
+    def __init__(self, cache: NodeCache, token: SharedToken) -> None:
         self._cache = cache
         self._token = token
         self._known: dict[str, Shelved] = {}
@@ -39,7 +39,7 @@ class Shelf:
 
     def admits(self, token: str) -> bool:
         """Whether a caller's token is the fleet's."""
-        return self.open and hmac.compare_digest(token.encode(), self._token.encode())
+        return self._token.admits(token)
 
     def manifest(self, key: str) -> bytes:
         """The manifest of a snapshot. Raises `NotCachedError`."""

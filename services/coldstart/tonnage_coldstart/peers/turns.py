@@ -11,6 +11,7 @@ from tonnage_coldstart.peers.shared_store import SharedStore
 from tonnage_coldstart.peers.source import PeerSource, manifest_of
 from tonnage_coldstart.snapshot import Snapshot, Source
 from tonnage_coldstart.sources.http_client import HttpClient
+from tonnage_runtime.access import SharedToken
 from tonnage_runtime.store import Lease, StoreError
 
 log = logging.getLogger("tonnage.coldstart.peers")
@@ -25,7 +26,7 @@ class FleetTurns:
         store: SharedStore,
         registry: PeerRegistry,
         *,
-        token: str,
+        token: SharedToken,
         lease_ttl_s: float,
         timeout_s: float,
         ca_file: str | None = None,
@@ -86,9 +87,9 @@ class FleetTurns:
         peers = self._registry.peers(snapshot.key)
         client = HttpClient(timeout_s=self._timeout_s, ca_file=self._ca_file, tls_name=self._tls_name)
         for number, peer in enumerate(peers):
-            manifest = manifest_of(peer, snapshot, client, self._token)
+            manifest = manifest_of(peer, snapshot, client, self._token.value())
             if manifest is not None:
-                made = PeerSource(source, snapshot, peers[number:], manifest, client, self._token)
+                made = PeerSource(source, snapshot, peers[number:], manifest, client, self._token.value())
                 stack.callback(made.close)
                 return made
         client.close()

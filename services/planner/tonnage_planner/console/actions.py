@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import hmac
+from pathlib import Path
 from collections.abc import Sequence
 from typing import Literal
 from urllib.parse import quote
@@ -12,6 +13,7 @@ import orjson
 from tonnage_core.errors import TonnageError
 from tonnage_planner.console.parts import Parts
 from tonnage_planner.ports import Poster, ScrapeError
+from tonnage_runtime.access import KnownTokens
 
 
 class NotAllowedError(TonnageError):
@@ -34,22 +36,25 @@ class Gate:
     """Compares tokens by their SHA-256, in constant time; without a hash nobody passes."""
 
     def __init__(self, sha256: str | None) -> None:
-        self._sha256 = sha256.lower() if sha256 else None
+        self._sha256 = sha256.lower() if sha256 and sha256[0] != "@" else None
+        self._file = KnownTokens(Path(sha256[1:])) if sha256 and sha256[0] == "@" else None
 
     def session(self, authorization: str | None) -> Literal["off", "token", "allowed"]:
         """What a caller with this `Authorization` header may do."""
-        if self._sha256 is None:
+        if self._sha256 is None and self._file is None:
             return "off"
         return "allowed" if self._passes(authorization) else "token"
 
     def check(self, authorization: str | None) -> None:
         """Raises `NotAllowedError` unless the caller may act."""
-        if self._sha256 is None:
+        if self._sha256 is None and self._file is None:
             raise NotAllowedError(403, "actions are off: TONNAGE_PLANNER_ACTION_TOKEN_SHA256 is not set")
         if not self._passes(authorization):
             raise NotAllowedError(401, "actions need the token: send it as `Authorization: Bearer TOKEN`")
 
     def _passes(self, authorization: str | None) -> bool:
+        if self._file is not None:
+            return self._file.admits(authorization)
         kind, _, token = (authorization or "").partition(" ")
         sent = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
         return kind.lower() == "bearer" and hmac.compare_digest(sent, self._sha256 or "")
