@@ -2,18 +2,17 @@
 
 Engines are named in TONNAGE_E2E_ENGINES, comma- or space-separated, and must tell cached tokens
 (`--enable-prompt-tokens-details`) and have served nothing yet, or be in development mode, so that the test can empty
-their caches. TONNAGE_E2E_REPORT names a file for the report.
+their caches.
 """
 
-import json
 import os
 import random
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -124,7 +123,9 @@ async def simulated(engine: dict[str, Any]) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.mark.parametrize("url", URLS or ["none"])
-async def test_cached_tokens_are_equal_request_by_request(url: str) -> None:
+async def test_cached_tokens_are_equal_request_by_request(
+    url: str, told: Callable[[str, str], None], saved: Callable[[str, Any], None]
+) -> None:
     async with httpx.AsyncClient(base_url=url, timeout=120) as real:
         engine = await facts(real)
         await real.post("/reset_prefix_cache")
@@ -134,26 +135,22 @@ async def test_cached_tokens_are_equal_request_by_request(url: str) -> None:
                 pair = [await cached_tokens(client, engine["model"], ask) for client in (real, sim)]
                 rows.append((len(ask.prompt), ask.max_tokens, *pair))
     different = [(i, row) for i, row in enumerate(rows) if row[2] != row[3]]
-    write_report(engine, rows, len(different))
+    saved(f"parity/{urlsplit(url).netloc}", report(engine, rows, len(different)))
+    told(
+        f"simulated beside real, {urlsplit(url).netloc}",
+        f"{len(rows) - len(different)} of {len(rows)} prompts: equal cached tokens, {sum(r[2] for r in rows)} in all",
+    )
     assert different == []
     assert sum(row[2] for row in rows) > 0
 
 
-def write_report(engine: dict[str, Any], rows: list[tuple[int, ...]], different: int) -> None:
-    target = os.environ.get("TONNAGE_E2E_REPORT")
-    if not target:
-        return
-    run = {
+def report(engine: dict[str, Any], rows: list[tuple[int, ...]], different: int) -> dict[str, Any]:
+    return {
         "engine": engine,
+        "seed": SEED,
         "requests": len(rows),
         "equal": len(rows) - different,
         "prompt_tokens": sum(row[0] for row in rows),
         "cached_tokens_real": sum(row[2] for row in rows),
         "cached_tokens_simulated": sum(row[3] for row in rows),
-        "columns": ["prompt_tokens", "max_tokens", "cached_tokens_real", "cached_tokens_simulated"],
-        "rows": rows,
     }
-    path = Path(target)
-    runs = json.loads(path.read_text())["runs"] if path.exists() else []
-    document = {"schema": "tonnage.engine_parity/1", "version": "0.1.0", "seed": SEED, "runs": [*runs, run]}
-    path.write_text(json.dumps(document) + "\n")

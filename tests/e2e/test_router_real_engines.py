@@ -4,8 +4,8 @@ engines' own counters.
 Engines are named in TONNAGE_E2E_ENGINES, comma- or space-separated, with their ports of KV events and of replays in
 TONNAGE_E2E_KV_PORTS (`5711/5721,5712/5722`). They serve the model whose files are in TONNAGE_E2E_MODEL_DIR, with
 `--enable-lora --max-loras 2`, `--enable-prompt-tokens-details` and runtime adapter updates, and have at most a few
-hundred KV blocks, so that blocks are evicted. TONNAGE_E2E_LORAS names two adapter directories, and
-TONNAGE_E2E_ROUTER_REPORT a file for the report.
+hundred KV blocks, so that blocks are evicted. TONNAGE_E2E_LORAS names two adapter directories. An engine's endpoint of
+KV events is `tcp://*:PORT`: without the star vLLM connects where it should listen.
 """
 
 import asyncio
@@ -16,8 +16,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -41,7 +40,6 @@ URLS = listed("TONNAGE_E2E_ENGINES")
 KV_PORTS = [tuple(map(int, pair.split("/"))) for pair in listed("TONNAGE_E2E_KV_PORTS")]
 LORAS = listed("TONNAGE_E2E_LORAS")
 MODEL_DIR = os.environ.get("TONNAGE_E2E_MODEL_DIR", "")
-REPORT = os.environ.get("TONNAGE_E2E_ROUTER_REPORT")
 ADAPTERS = tuple(f"ad-{number}" for number in range(1, 10))
 SEED = 20261129
 REQUESTS = 160
@@ -50,23 +48,30 @@ if not (URLS and KV_PORTS and LORAS and MODEL_DIR):
     pytest.skip("engines, KV ports, adapters and the model's files are not named", allow_module_level=True)
 
 
+Told = Callable[[str, str], None]
+Saved = Callable[[str, Any], None]
+
+
 @dataclass
 class Running:
     gateway: Gateway
     http: httpx.AsyncClient
     model: str
-    report: dict[str, Any] = field(default_factory=dict)
+    service: RouterService
 
     async def settled(self) -> None:
         """Until engines have told nothing new for a while: they number their batches, but not their answers."""
         last: list[int] = []
         same = 0
-        while same < 4:
+        for _ in range(4000):
             await asyncio.sleep(0.08)
             rows = [e.follower.document() for e in self.gateway.fleet if e.follower is not None]
             now = [row["next"] for row in rows]
             same = same + 1 if now == last and all(row["live"] for row in rows) else 0
             last = now
+            if same >= 4:
+                return
+        raise TimeoutError("an engine's KV events do not come: does it listen (tcp://*:PORT)?")
 
     async def ask(self, path: str, body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The answer, and what the router said of it."""
@@ -113,20 +118,13 @@ async def router() -> AsyncIterator[Running]:
     await service.start(sock)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     async with httpx.AsyncClient(base_url=url, timeout=300) as http:
-        running = Running(gateway, http, model)
+        running = Running(gateway, http, model, service)
         await until(lambda: all(e.candidate.healthy for e in gateway.fleet))
         await running.settled()
         try:
             yield running
         finally:
             await service.stop()
-
-
-def save(name: str, figures: dict[str, Any]) -> None:
-    if REPORT:
-        path = Path(REPORT)
-        report = json.loads(path.read_text()) if path.exists() else {"schema": "tonnage.router_real_engines/1"}
-        path.write_text(json.dumps({**report, name: figures}, indent=1) + "\n")
 
 
 def sentence(rng: random.Random, words: int) -> str:
@@ -163,7 +161,7 @@ def bodies(model: str) -> list[tuple[str, dict[str, Any]]]:
     return made
 
 
-async def test_predicted_hits_are_the_engines_own() -> None:
+async def test_predicted_hits_are_the_engines_own(told: Told, saved: Saved) -> None:
     """One at a time: every prediction equals the cached tokens of the answer, and their sum the engines' counters."""
     async with router() as running:
         before = await running.counters("vllm:prefix_cache_hits_total")
@@ -192,14 +190,18 @@ async def test_predicted_hits_are_the_engines_own() -> None:
             "kv_events": outcomes,
             "block_size": sorted({e.candidate.kv_block_size or 0 for e in running.gateway.fleet}),
         }
-        save("kv_events", figures)
+        saved("router/kv_events", figures)
+        told(
+            "KV events, hits predicted",
+            f"{figures['predictions_equal']} of {len(rows)} prompts, {figures['engine_counter_hit_tokens']} tokens",
+        )
         assert figures["predictions_equal"] == figures["prompt_tokens_equal"] == len(rows), rows
         assert figures["predicted_hit_tokens"] == figures["engine_counter_hit_tokens"] > 5_000
-        assert outcomes["removed"] > removed and set(outcomes) <= {"stored", "removed"}
+        assert outcomes["removed"] > removed and set(outcomes) <= {"stored", "removed", "cleared"}
         assert set(metrics.prompt_keys) == {"exact"} or metrics.prompt_keys.get("approximate", 0) <= 1
 
 
-async def test_a_new_router_knows_what_engines_cached_before_it_came() -> None:
+async def test_a_new_router_knows_what_engines_cached_before_it_came(told: Told, saved: Saved) -> None:
     rng = random.Random(SEED + 1)
     prompt = [rng.randrange(10, 250) for _ in range(700)]
     async with router() as first:
@@ -208,12 +210,13 @@ async def test_a_new_router_knows_what_engines_cached_before_it_came() -> None:
         answer, warm = await second.ask("/v1/completions", {"model": second.model, "prompt": prompt, "max_tokens": 1})
         complete = [e.candidate.kv_complete for e in second.gateway.fleet]
     cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-    save("replay", {"complete": complete, "predicted_hit_tokens": warm["hits"], "reported_hit_tokens": cached})
+    saved("router/replay", {"complete": complete, "predicted_hit_tokens": warm["hits"], "reported_hit_tokens": cached})
+    told("KV events, a new router", f"{warm['hits']} cached tokens known of {cached}")
     assert warm["endpoint"] == cold["endpoint"]
     assert warm["hits"] == cached == 672
 
 
-async def test_a_stream_comes_in_pieces_and_says_what_the_engine_says() -> None:
+async def test_a_stream_comes_in_pieces_and_says_what_the_engine_says(told: Told, saved: Saved) -> None:
     async with router() as running:
         body = {
             "model": running.model,
@@ -236,9 +239,11 @@ async def test_a_stream_comes_in_pieces_and_says_what_the_engine_says() -> None:
         async with running.http.stream("POST", URLS[0] + "/v1/chat/completions", json=body) as direct:
             straight = b"".join([piece async for piece in direct.aiter_raw()])
     through = events(b"".join(pieces))
-    save(
-        "streams", {"events": len(through), "pieces": len(pieces), "tokens": through[-1]["usage"]["completion_tokens"]}
+    saved(
+        "router/streams",
+        {"events": len(through), "pieces": len(pieces), "tokens": through[-1]["usage"]["completion_tokens"]},
     )
+    told("a stream", f"{through[-1]['usage']['completion_tokens']} tokens in {len(pieces)} pieces, as the engine's own")
     assert b"".join(pieces).endswith(b"data: [DONE]\n\n")
     assert said_by(through) == said_by(events(straight))
     assert through[-1]["usage"]["completion_tokens"] == 24
@@ -254,7 +259,7 @@ def said_by(stream: list[dict[str, Any]]) -> str:
     return "".join(e["choices"][0]["delta"].get("content") or "" for e in stream if e["choices"])
 
 
-async def test_adapters_are_loaded_on_demand_and_the_least_used_leaves() -> None:
+async def test_adapters_are_loaded_on_demand_and_the_least_used_leaves(told: Told, saved: Saved) -> None:
     """One adapter more than all slots: each is loaded with its first request, finds its own prompt with its second and
     nobody else's, and the last one takes the place of the one that was used longest ago on its engine."""
     rng = random.Random(SEED + 3)
@@ -277,7 +282,8 @@ async def test_adapters_are_loaded_on_demand_and_the_least_used_leaves() -> None
             await running.settled()
         held = [await adapters_of(running, url) for url in URLS]
         counts = dict(running.gateway.metrics.adapter_loads)
-        save("adapters", {"loads": counts, "cached_first_and_second": cached, "held_at_the_end": held})
+        saved("router/adapters", {"loads": counts, "cached_first_and_second": cached, "held_at_the_end": held})
+        told("LoRA on demand", f"{len(names)} adapters, {counts}, least used one gone")
         assert cached == [(0, 384)] * len(names)
         assert counts == {"loaded": len(names), "unloaded": 1}
         gone = [name for name in names if not any(name in row for row in held)]
@@ -297,7 +303,7 @@ async def forget_adapters(running: Running) -> None:
     await until(lambda: not any(e.residency.names for e in running.gateway.fleet))  # the router's next look at lists
 
 
-async def test_a_second_turn_finds_the_first_where_it_was_answered() -> None:
+async def test_a_second_turn_finds_the_first_where_it_was_answered(told: Told, saved: Saved) -> None:
     rng = random.Random(SEED + 2)
     hits = []
     async with router() as running:
@@ -314,8 +320,65 @@ async def test_a_second_turn_finds_the_first_where_it_was_answered() -> None:
             assert second["hits"] == usage["prompt_tokens_details"]["cached_tokens"]
             hits.append((second["hits"], usage["prompt_tokens"]))
             await running.settled()
-    save(
-        "second_turns",
+    saved(
+        "router/second_turns",
         {"turns": len(hits), "hit_tokens": sum(h for h, _ in hits), "prompt_tokens": sum(p for _, p in hits)},
     )
+    told("second turns", f"{sum(h for h, _ in hits)} of {sum(p for _, p in hits)} prompt tokens from the cache")
     assert all(h > 0.8 * p for h, p in hits)
+
+
+async def test_streams_end_whole_when_their_engine_or_their_router_is_drained(told: Told, saved: Saved) -> None:
+    """Streams over both engines; then one engine is drained and asked for nothing more; then the router itself stops
+    taking connections and waits for what is open."""
+    if len(URLS) < 2:
+        pytest.skip("one engine: nothing is left to go to")
+    tokens, first = 120, asyncio.Event()
+
+    async def stream(running: Running, number: int) -> tuple[str, bytes]:
+        body = {
+            "model": running.model,
+            "prompt": [20 + number] * 40,
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        async with running.http.stream("POST", "/v1/completions", json=body, headers=EXPLAIN) as answer:
+            assert answer.status_code == 200
+            pieces = []
+            async for piece in answer.aiter_raw():
+                pieces.append(piece)
+                first.set()
+        return answer.headers["x-tonnage-endpoint"], b"".join(pieces)
+
+    async with router() as running:
+        fleet = list(running.gateway.fleet)
+        open_streams = [asyncio.create_task(stream(running, number)) for number in range(16)]
+        await first.wait()
+        leaving = next(e for e in fleet if e.candidate.requests)
+        running.gateway.fleet.drain(leaving)
+        later = await asyncio.gather(*(stream(running, 100 + number) for number in range(4)))
+        early = await asyncio.gather(*open_streams)
+        running.gateway.fleet.undrain(leaving)
+        first.clear()
+        last = [asyncio.create_task(stream(running, 200 + number)) for number in range(8)]
+        await first.wait()
+        await until(lambda: len(running.gateway.active) == len(last))
+        await running.service.drain()
+        with pytest.raises(httpx.ConnectError):
+            async with httpx.AsyncClient(base_url=running.http.base_url) as fresh:
+                await fresh.get("/v1/models")
+        ended = await asyncio.gather(*last)
+    whole = [
+        events(text)[-1]["usage"]["completion_tokens"] == tokens and text.endswith(b"data: [DONE]\n\n")
+        for _, text in (*early, *later, *ended)
+    ]
+    moved = sum(where != leaving.candidate.id for where, _ in later)
+    saved("router/drain", {"streams": len(whole), "whole": sum(whole), "new_elsewhere": moved, "new": len(later)})
+    told(
+        "drain during streams",
+        f"{sum(whole)} of {len(whole)} streams whole, {moved} of {len(later)} new ones elsewhere",
+    )
+    assert all(whole)
+    assert moved == len(later)
