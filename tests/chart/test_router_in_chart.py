@@ -61,6 +61,14 @@ def test_slices_are_readable_only_where_a_service_is_named() -> None:
     )
 
 
+def test_an_inference_pool_is_followed_in_place_of_a_service() -> None:
+    objects = render(watching(service="engines", inferencePool="llama"))
+    assert [rule["resources"] for rule in objects["Role router"]["rules"]] == [["pods"], ["inferencepools"]]
+    settings = environ(objects)
+    assert settings["TONNAGE_ROUTER_KUBERNETES_INFERENCE_POOL"] == "llama"
+    assert not settings.get("TONNAGE_ROUTER_KUBERNETES_SERVICE")
+
+
 def test_the_chart_sets_only_what_the_router_takes() -> None:
     from tonnage_router.main import settings_from
 

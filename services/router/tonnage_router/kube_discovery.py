@@ -1,4 +1,5 @@
-"""Endpoints of a Kubernetes cluster: engine pods, and a Service's EndpointSlices, by list and watch in threads.
+"""Endpoints of a Kubernetes cluster, by list and watch in threads: engine pods, a Service's EndpointSlices, or the pods
+of an InferencePool.
 
 Imported only where a cluster is watched, since the API client is large.
 """
@@ -7,7 +8,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from tonnage_router.adapters.kube_objects import NOT_READY, SERVICE_LABEL, TERMINATING, Found, Row, of_pods, of_slices
+from tonnage_router.adapters.kube_objects import (
+    NOT_READY,
+    SERVICE_LABEL,
+    TERMINATING,
+    Found,
+    Row,
+    of_pods,
+    of_pool,
+    of_slices,
+)
 from tonnage_router.discovery import reconcile
 from tonnage_router.gateway import Gateway
 from tonnage_runtime.kube import KubeClient, Resource, configuration
@@ -26,9 +36,15 @@ class KubeDiscovery:
         self._client = KubeClient(configuration(settings.kubeconfig), agent=AGENT)
         self._pace = pace or Pace(relist_s=settings.kubernetes_relist_s)
         space = settings.kubernetes_namespace
-        self._pods = self._reflector(Resource("", "v1", "pods", "Pod", space), settings.kubernetes_selector)
+        # A pool's own selector says which pods are meant, and may change: all are watched.
+        selector = "" if settings.kubernetes_inference_pool else settings.kubernetes_selector
+        self._pods = self._reflector(Resource("", "v1", "pods", "Pod", space), selector)
         self._slices: Reflector | None = None
-        if settings.kubernetes_service:
+        self._pools: Reflector | None = None
+        if settings.kubernetes_inference_pool:
+            pools = Resource("inference.networking.k8s.io", "v1", "inferencepools", "InferencePool", space)
+            self._pools = self._reflector(pools, "")
+        elif settings.kubernetes_service:
             slices = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", space)
             self._slices = self._reflector(slices, f"{SERVICE_LABEL}={settings.kubernetes_service}")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -50,7 +66,7 @@ class KubeDiscovery:
 
     @property
     def _reflectors(self) -> list[Reflector]:
-        return [self._pods] if self._slices is None else [self._pods, self._slices]
+        return [each for each in (self._pods, self._slices, self._pools) if each is not None]
 
     def _reflector(self, resource: Resource, selector: str) -> Reflector:
         calls = self._gateway.metrics.discovery_calls
@@ -87,13 +103,16 @@ class KubeDiscovery:
 
     def _rows(self) -> list[Row] | None:
         """None until everything that is watched was listed once."""
-        port, pods = self._gateway.settings.kubernetes_port, self._pods.objects
-        if self._slices is None:
-            return None if pods is None else of_pods(pods.values(), port)
-        slices = self._slices.objects
-        if slices is None or pods is None:
+        settings, pods = self._gateway.settings, self._pods.objects
+        if pods is None:
             return None
-        return of_slices(slices.values(), pods, port)
+        if self._pools is not None:
+            pools, name = self._pools.objects, settings.kubernetes_inference_pool
+            return None if pools is None else of_pool(pools.get(name), name, pods.values())
+        if self._slices is not None:
+            slices = self._slices.objects
+            return None if slices is None else of_slices(slices.values(), pods, settings.kubernetes_port)
+        return of_pods(pods.values(), settings.kubernetes_port)
 
     def _tell(self, unreadable: set[Row]) -> None:
         """Log each problem once, when it appears."""

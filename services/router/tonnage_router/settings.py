@@ -135,6 +135,9 @@ class RouterSettings(Settings):
     """Label selector of engine pods."""
     kubernetes_service: str = ""
     """A Service whose EndpointSlices say which pods are ready and on which port; empty takes the pods alone."""
+    kubernetes_inference_pool: str = ""
+    """An InferencePool of the Gateway API whose selector and target ports say which pods are meant, in place of
+    `kubernetes_selector` and `kubernetes_port`; not with a Service."""
     kubernetes_port: str = "http"
     """Name or number of the engines' port."""
     kubernetes_relist_s: float = Field(default=300.0, ge=1)
@@ -257,4 +260,6 @@ class RouterSettings(Settings):
             raise ValueError("discovery from a file needs endpoints_file")
         if self.discovery == "kubernetes" and not self.kubernetes_namespace:
             raise ValueError("discovery from kubernetes needs kubernetes_namespace")
+        if self.kubernetes_inference_pool and self.kubernetes_service:
+            raise ValueError("kubernetes_inference_pool and kubernetes_service exclude each other: set one")
         return self

@@ -12,6 +12,7 @@ from tonnage_router.kube_discovery import KubeDiscovery
 from tonnage_runtime.kube_reflector import Pace
 
 PODS, SLICES = resource("v1/pods"), resource("discovery.k8s.io/v1/endpointslices")
+POOLS = resource("inference.networking.k8s.io/v1/inferencepools")
 BODY = b'{"model":"m","messages":[{"role":"user","content":"' + b"word " * 500 + b'"}]}'
 KUBECONFIG = """
 {{apiVersion: v1, kind: Config, current-context: c, clusters: [{{name: k, cluster: {{server: "{url}"}}}}],
@@ -41,6 +42,7 @@ class Cluster:
     def __init__(self, kmock: KubernetesEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         kmock.resources[PODS] = ResourceInfo(kind="Pod", namespaced=True)
         kmock.resources[SLICES] = ResourceInfo(kind="EndpointSlice", namespaced=True)
+        kmock.resources[POOLS] = ResourceInfo(kind="InferencePool", namespaced=True)
         self.kmock = kmock
         path = tmp_path / "config"
         path.write_text(KUBECONFIG.format(url=str(kmock.url).rstrip("/")))
@@ -200,3 +202,34 @@ def test_a_cluster_without_a_namespace_or_a_kubeconfig_is_refused() -> None:
         settings_from({"TONNAGE_ROUTER_DISCOVERY": "kubernetes"})
     with pytest.raises(BadInputError, match="needs endpoints_file"):
         settings_from({"TONNAGE_ROUTER_DISCOVERY": "file"})
+
+
+async def test_an_inference_pools_pods_follow_its_selector_and_ports(
+    cluster: Cluster, engines: Any, route: Any
+) -> None:
+    first, second, stranger = await engines(3)
+    pools = "/apis/inference.networking.k8s.io/v1/namespaces/serving/inferencepools"
+    for name, engine, app in (("a", first, "llama"), ("b", second, "llama"), ("c", stranger, "other")):
+        made = pod(name, engine)
+        made["metadata"]["labels"] = {"app": app}
+        await cluster.add(made)
+    router = await route([], **cluster.settings, kubernetes_inference_pool="llama")
+    await router.until(lambda: ("inferencepools", "list", "ok") in router.gateway.metrics.discovery_calls)
+    assert len(router.gateway.fleet) == 0
+    spec = {"selector": {"matchLabels": {"app": "llama"}}, "targetPorts": [{"number": first.port}]}
+    await cluster.send("post", pools, {"metadata": {"name": "llama", "namespace": "serving"}, "spec": spec})
+    # One address for all pods here: of two at one address and port the newer is meant, by name where they are as old.
+    await router.until(lambda: len(taking(router)) == 1)
+    assert {e.port for e in router.gateway.fleet} == {first.port}
+    assert (await router.post(BODY)).status == 200
+    both = {"spec": {"targetPorts": [{"number": first.port}, {"number": second.port}]}}
+    await cluster.send("patch", f"{pools}/llama", both)
+    await router.until(lambda: {e.port for e in router.gateway.fleet} == {first.port, second.port})
+    await router.until(lambda: len(taking(router)) == 2)
+    assert all(e.id.endswith(f"-{e.port}") for e in router.gateway.fleet)
+    other = {"spec": {"selector": {"matchLabels": {"app": "other"}}, "targetPorts": [{"number": stranger.port}]}}
+    await cluster.send("patch", f"{pools}/llama", other)
+    await router.until(lambda: taking(router) == {"c"})
+    assert (await router.post(BODY)).status == 200
+    await cluster.send("delete", f"{pools}/llama")
+    await router.until(lambda: len(router.gateway.fleet) == 0)

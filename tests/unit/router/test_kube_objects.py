@@ -2,7 +2,16 @@
 
 from typing import Any
 
-from tonnage_router.adapters.kube_objects import NOT_READY, TERMINATING, Found, Row, Unreadable, of_pods, of_slices
+from tonnage_router.adapters.kube_objects import (
+    NOT_READY,
+    TERMINATING,
+    Found,
+    Row,
+    Unreadable,
+    of_pods,
+    of_pool,
+    of_slices,
+)
 
 Object = dict[str, Any]
 
@@ -155,3 +164,36 @@ def test_an_address_that_hands_out_credentials_is_no_engine() -> None:
     rows = of_pods([good, bad], "http")
     assert [type(row) for row in rows] == [Found, Unreadable]
     assert isinstance(rows[1], Unreadable) and "169.254.169.254" in rows[1].why
+
+
+def pool(app: str = "llama", *numbers: int, **more: Any) -> Object:
+    ports = [{"number": number} for number in numbers or (8000,)]
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"selector": {"matchLabels": {"app": app}}, "targetPorts": ports, **more},
+    }
+
+
+def of_app(name: str, ip: str, app: str) -> Object:
+    made = pod(name, ip)
+    made["metadata"]["labels"] = {"app": app, "tonnage.dev/model": "m", "tonnage.dev/port": "1"}
+    return made
+
+
+def test_an_inference_pool_takes_the_pods_of_its_selector_at_its_ports() -> None:
+    pods = [of_app("a", "10.0.0.1", "llama"), of_app("b", "10.0.0.2", "other"), pod("c", "10.0.0.3")]
+    row = only(of_pool(pool(), "p", pods))
+    assert (row.spec.id, row.spec.url, row.spec.model) == ("a", "http://10.0.0.1:8000", "m")
+    both = [row.spec.id for row in of_pool(pool("other", 8000, 8001), "p", pods) if isinstance(row, Found)]
+    assert both == ["b-8000", "b-8001"]
+    assert only(of_pool(pool(), "p", [going(pods[0])])).causes == {TERMINATING}
+
+
+def test_what_is_no_usable_inference_pool_gives_no_endpoints_and_says_why() -> None:
+    pods = [of_app("a", "10.0.0.1", "llama")]
+    nothing: Object = {"spec": {"selector": {"matchLabels": {}}, "targetPorts": [{"number": 8000}]}}
+    older: Object = {"spec": {"selector": {"app": "llama"}, "targetPortNumber": 8000}}
+    for found in (None, nothing, older, pool(appProtocol="kubernetes.io/h2c")):
+        (row,) = of_pool(found, "p", pods)
+        assert isinstance(row, Unreadable)
+        assert row.name == "p"

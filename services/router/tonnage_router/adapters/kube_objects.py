@@ -1,4 +1,5 @@
-"""Engine endpoints as a cluster's objects describe them: pods, and EndpointSlices joined with their pods.
+"""Engine endpoints as a cluster's objects describe them: pods, EndpointSlices joined with their pods, and the pods of
+an InferencePool.
 
 Pure: objects of the API in, endpoints out. A pod's uid is the engine's identity: a new pod at an old address, or under
 an old name, is another engine. What cannot be read is left unknown, or leaves the pod out, and is said either way.
@@ -56,11 +57,27 @@ Row = Found | Unreadable
 
 def of_pods(pods: Iterable[Object], port: str) -> list[Row]:
     """An endpoint for each running pod with an address. `port` is a container port's name, or a number."""
-    live = [pod for pod in pods if _address(pod) and _phase(pod) not in ("Succeeded", "Failed")]
-    rows = [row for pod in sorted(live, key=_precedence) for row in _of_pod(pod, port)]
-    # Of a pod that is going and a new one that has its address already, the new one.
-    by_url = {row.spec.url: row for row in rows if isinstance(row, Found)}
-    return [row for row in rows if not isinstance(row, Found) or by_url[row.spec.url] is row]
+    return _latest([row for pod in _live(pods) for row in _of_pod(pod, port)])
+
+
+def of_pool(pool: Object | None, name: str, pods: Iterable[Object]) -> list[Row]:
+    """An endpoint for each target port of the InferencePool `name` on each running pod that its selector takes; none
+    when there is no such pool. Several ports of a pod are endpoints `<pod>-<port>`.
+    """
+    spec = (pool or {}).get("spec") or {}
+    wanted = (spec.get("selector") or {}).get("matchLabels") or {}
+    numbers = [port.get("number") for port in spec.get("targetPorts") or []]
+    problem = _pool_problem(pool, spec.get("appProtocol"), wanted, numbers)
+    if problem is not None:
+        return [Unreadable(name, problem)]
+    rows: list[Row] = []
+    for pod in _live(pods):
+        labels = _meta(pod).get("labels") or {}
+        if all(labels.get(key) == value for key, value in wanted.items()):
+            for number in numbers:
+                own = str(_meta(pod).get("name"))
+                rows += _at(pod, own if len(numbers) == 1 else f"{own}-{number}", number)
+    return _latest(rows)
 
 
 def of_slices(slices: Iterable[Object], pods: Mapping[str, Object], port: str) -> list[Row]:
@@ -80,12 +97,38 @@ def of_slices(slices: Iterable[Object], pods: Mapping[str, Object], port: str) -
 # --- pods -------------------------------------------------------------------------------------------------------------
 
 
+def _live(pods: Iterable[Object]) -> list[Object]:
+    """Running pods with an address; of two at one address, the one that is meant last."""
+    live = [pod for pod in pods if _address(pod) and _phase(pod) not in ("Succeeded", "Failed")]
+    return sorted(live, key=_precedence)
+
+
+def _latest(rows: list[Row]) -> list[Row]:
+    """Of a pod that is going and a new one that has its address already, the new one."""
+    by_url = {row.spec.url: row for row in rows if isinstance(row, Found)}
+    return [row for row in rows if not isinstance(row, Found) or by_url[row.spec.url] is row]
+
+
+def _pool_problem(pool: Object | None, protocol: object, wanted: object, numbers: list[object]) -> str | None:
+    if pool is None:
+        return "no InferencePool has this name"
+    if protocol not in (None, "http"):
+        return f"appProtocol {protocol!r}: the router speaks HTTP/1.1 to engines"
+    if not wanted or not isinstance(wanted, Mapping) or not numbers or not all(type(n) is int for n in numbers):
+        return "an InferencePool needs selector.matchLabels and targetPorts with numbers"
+    return None
+
+
 def _of_pod(pod: Object, port: str) -> Iterator[Row]:
     name = str(_meta(pod).get("name"))
     number = _pod_port(pod, _marks(pod).get("port", port))
     if number is None:
         yield Unreadable(name, f"no container port is named {port!r}: name it, or set {PREFIX}port")
-        return
+    else:
+        yield from _at(pod, name, number)
+
+
+def _at(pod: Object, name: str, number: int) -> Iterator[Row]:
     causes = {TERMINATING} if _meta(pod).get("deletionTimestamp") else set()
     if not _ready(pod):
         causes.add(NOT_READY)
