@@ -33,7 +33,10 @@ class Pool:
 
     def sent(self, tenant: str, now: float) -> None:
         """`tenant` sent a request for this pool."""
+        alone = len(self._seen) == 1 and tenant in self._seen
         self._seen[tenant] = now
+        if alone:
+            return
         self._seen.move_to_end(tenant)
         while next(iter(self._seen.values())) < now - ACTIVE_S:
             self._seen.popitem(last=False)

@@ -1,7 +1,7 @@
 """One request's life: chosen, sent, answered, retried before its first byte, and released on every way out."""
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tonnage_router.body.usage import BodyTap, StreamTap, Usage
 from tonnage_router.decisions import explanation
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tonnage_router.wire.incoming import Incoming
     from tonnage_router.wire.upstream import UpstreamConnection
 
-LAST_CHUNK = b"0\r\n\r\n"
-RETRIED = frozenset({429, 500, 502, 503, 504})
+LAST_CHUNK: Final = b"0\r\n\r\n"
+RETRIED: Final = frozenset({429, 500, 502, 503, 504})
 """Statuses another endpoint may do better on; 429 and 503 are back-pressure, not faults."""
 
 

@@ -5,7 +5,7 @@ import math
 import random
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tonnage_core.flow_control.breaker import Breaker
 from tonnage_core.flow_control.retry_budget import RetryBudget
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from tonnage_router.sharing import Sharing
     from tonnage_router.wire.client import ClientConnection
 
-MODELS = b"/v1/models"
-OUTPUT_TOKENS = 256
+MODELS: Final = b"/v1/models"
+OUTPUT_TOKENS: Final = 256
 """Answer length assumed for the load of a request that sets no limit."""
 
 

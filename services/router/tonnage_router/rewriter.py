@@ -1,6 +1,6 @@
 """What changes between the client's request and the engine's: model alias, usage option, cache salt, and headers."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tonnage_router.body import splice
 from tonnage_router.body.prefill import for_decode
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
     from tonnage_router.fleet import Endpoint
 
-WITH_STREAM_OPTIONS = frozenset({b"/v1/chat/completions", b"/v1/completions"})
-RANK = frozenset({HEADER})
-KEY = frozenset({b"authorization"})
-KEY_AND_ENCODING = frozenset({b"authorization", b"accept-encoding"})
+WITH_STREAM_OPTIONS: Final = frozenset({b"/v1/chat/completions", b"/v1/completions"})
+RANK: Final = frozenset({HEADER})
+KEY: Final = frozenset({b"authorization"})
+KEY_AND_ENCODING: Final = frozenset({b"authorization", b"accept-encoding"})
 
 
 class Rewriter:

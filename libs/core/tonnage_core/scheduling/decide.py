@@ -1,7 +1,7 @@
 """Filter, score, pick: one decision, pure."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tonnage_core.scheduling.profile import Profile
 from tonnage_core.scheduling.types import Candidate, Decision, Reason, SchedulingRequest
@@ -9,10 +9,11 @@ from tonnage_core.scheduling.types import Candidate, Decision, Reason, Schedulin
 if TYPE_CHECKING:
     from random import Random
 
-TOKEN_SCALE_FLOOR = 1024.0
+TOKEN_SCALE_FLOOR: Final = 1024.0
 """Token scorers are divided by their range over the candidates, but by no less than this: a difference of a few
 tokens must not outweigh a full cache."""
-_PREFIX, _LOAD = Reason.PREFIX, Reason.LOAD
+_PREFIX: Final = Reason.PREFIX
+_LOAD: Final = Reason.LOAD
 
 
 def schedule(

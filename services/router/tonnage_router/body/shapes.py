@@ -7,7 +7,7 @@ never copied or scanned whole: a data URL counts by its length and three samples
 import json
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -233,14 +233,21 @@ def _dump(value: object) -> bytes:
 
 
 def _joined(parts: list[str] | list[str | bytes]) -> bytes:
-    return b"".join([p if type(p) is bytes else p.encode("utf-8", "surrogatepass") for p in parts])  # type: ignore[union-attr]
+    return b"".join([_encoded(p) if type(p) is str else p for p in parts])  # type: ignore[misc]
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return text.encode("utf-8", "surrogatepass")
 
 
 def _nothing(document: Document) -> tuple[bytes, int | None]:
     return b"", None
 
 
-PROMPTS: dict[bytes, PromptReader] = {
+PROMPTS: Final[dict[bytes, PromptReader]] = {
     b"/v1/chat/completions": _chat,
     b"/v1/completions": _completion,
     b"/v1/embeddings": _embedding,

@@ -3,15 +3,15 @@
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from tonnage_router.wire.headers import EVENT_CHUNK_END
 
-_WHOLE_PARSE_BYTES = 16 << 10
-_KEPT_BYTES = 1 << 20
-_MARK = b'"usage"'
+_WHOLE_PARSE_BYTES: Final = 16 << 10
+_KEPT_BYTES: Final = 1 << 20
+_MARK: Final = b'"usage"'
 _OBJECT = re.compile(rb'"usage"\s*:\s*\{')
 
 

@@ -1,6 +1,8 @@
 """Header lines that end at this hop, and heads built for the next one."""
 
-HOP_BY_HOP = frozenset(
+from typing import Final
+
+HOP_BY_HOP: Final = frozenset(
     {
         b"connection",
         b"keep-alive",
@@ -15,10 +17,10 @@ HOP_BY_HOP = frozenset(
 )
 """RFC 9110 section 7.6.1, and the older ones listed in RFC 2616 section 13.5.1."""
 
-EVENT_CHUNK_END = b"\n\n\r\n"
+EVENT_CHUNK_END: Final = b"\n\n\r\n"
 """How a chunk of an event stream ends that holds whole events."""
 Header = tuple[bytes, bytes]
-NONE: frozenset[bytes] = frozenset()
+NONE: Final[frozenset[bytes]] = frozenset()
 
 
 def nominated(connection: bytes) -> frozenset[bytes]:

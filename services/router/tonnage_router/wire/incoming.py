@@ -1,6 +1,6 @@
 """One request as read from a client connection."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tonnage_router.wire.headers import Header
 
@@ -119,8 +119,10 @@ class Incoming:
         self.parts.clear()
 
 
-_READ, _FRAMING, _DROP = 1, 2, 3
-_NOTES = {
+_READ: Final = 1
+_FRAMING: Final = 2
+_DROP: Final = 3
+_NOTES: Final = {
     b"authorization": _READ,
     b"x-session-id": _READ,
     b"x-request-id": _READ,

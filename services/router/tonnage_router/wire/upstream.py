@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import httptools
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
     from tonnage_router.wire.pool import UpstreamPool
 
-HEAD_BYTES = 256 << 10
-NO_BODY = frozenset({204, 304})
-OK = b"HTTP/1.1 200 OK\r\n"
+HEAD_BYTES: Final = 256 << 10
+NO_BODY: Final = frozenset({204, 304})
+OK: Final = b"HTTP/1.1 200 OK\r\n"
 
 
 class UpstreamConnection:
