@@ -236,6 +236,28 @@ COLDSTART = Board(
             "What starts wait for",
             (
                 Panel(
+                    "Mean time of a start's phase",
+                    {
+                        "sum by (phase) (increase(tonnage_coldstart_start_phase_duration_seconds_sum{<C>}[<T>])) / "
+                        "sum by (phase) (increase(tonnage_coldstart_start_phase_duration_seconds_count{<C>}[<T>]))": (
+                            "{{phase}}"
+                        )
+                    },
+                    "s",
+                    "Of the starts that `tonnage timeline --report` told of.",
+                    stack=True,
+                ),
+                Panel(
+                    "Whole starts",
+                    {
+                        "histogram_quantile(0.5, sum by (le) "
+                        "(increase(tonnage_coldstart_start_duration_seconds_bucket{<C>}[<T>])))": "median",
+                        "histogram_quantile(0.9, sum by (le) "
+                        "(increase(tonnage_coldstart_start_duration_seconds_bucket{<C>}[<T>])))": "p90",
+                    },
+                    "s",
+                ),
+                Panel(
                     "Replicas that start, or do not",
                     {'sum by (state) (tonnage_planner_endpoint_state{<C>,state=~"pending|stuck"})': "{{state}}"},
                     width=12,

@@ -238,6 +238,11 @@ def use(fleet: Fleet) -> None:
     assert post(f"{fleet.urls['coldstart']}/v1/stage", {"uri": str(weights)})[0] < 300
     wait_for("the staged snapshot shows", lambda: (fleet.value("sum(tonnage_coldstart_cache_entries)") or 0) > 0)
     assert post(f"{fleet.urls['coldstart']}/v1/cache/scrub", {})[0] == 200
+    began = time.time()
+    spans = [{"phase": "provision", "start_s": began - 9, "end_s": began - 7}]
+    spans.append({"phase": "init", "start_s": began - 7, "end_s": began})
+    started = {"schema": "tonnage.start/1", "name": "llama-0", "spans": spans}
+    assert post(f"{fleet.urls['coldstart']}/v1/starts", started)[0] == 201
 
 
 def asked() -> Iterator[tuple[str, str]]:

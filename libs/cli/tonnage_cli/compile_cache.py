@@ -10,13 +10,14 @@ from typing import Any
 import click
 
 from tonnage_cli.compile_detect import detected_driver, detected_gpu, installed, model_digest
+from tonnage_cli.directory import Directory
 from tonnage_cli.finite import FiniteRange
 from tonnage_cli.output import json_option, print_json, print_table
 from tonnage_cli.supervised import Command, run_command
-from tonnage_coldstart.compile_cache import CompileCache, Restored
+from tonnage_coldstart.compile_cache import QUOTA_BYTES, CompileCache, Restored
 from tonnage_core.coldstart.compile_key import CompileKey, engine_flags
 from tonnage_core.errors import BadInputError, TonnageError
-from tonnage_core.units import MIB
+from tonnage_core.units import GIB, MIB
 
 PLACES = {
     "inductor": ("TORCHINDUCTOR_CACHE_DIR", ""),
@@ -25,8 +26,13 @@ PLACES = {
 }
 """Where compilers keep their code: the variable that says so, and the directory below it."""
 
-cache_option = click.option(
-    "--cache", type=click.Path(path_type=Path, file_okay=False), required=True, help="Directory of the entries."
+cache_option = click.option("--cache", type=Directory(), required=True, help="Directory of the entries.")
+quota_option = click.option(
+    "--quota-gib",
+    type=FiniteRange(0, 1e9, min_open=True),
+    default=QUOTA_BYTES / GIB,
+    show_default=True,
+    help="Most GiB of all entries; the least recently used leave first.",
 )
 
 
@@ -68,10 +74,12 @@ def command() -> None:
 )
 @click.option("--work", type=click.Path(path_type=Path, file_okay=False), help="Where the engine compiles to.")
 @click.option("--every-s", type=FiniteRange(0, 3600, min_open=True), default=2.0, show_default=True, hidden=True)
+@quota_option
 @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
-    cache: Path, ready: str | None, work: Path | None, every_s: float, arguments: tuple[str, ...], **given: Any
-) -> int:
+    cache: Path, ready: str | None, work: Path | None, every_s: float, quota_gib: float, arguments: tuple[str, ...],
+    **given: Any,
+) -> int:  # fmt: skip
     """Start an engine with its compiled code: tonnage compile-cache run --cache DIR --model DIR -- vllm serve ...
 
     Restores before the start and captures after it: once --ready answers, else when the engine ends. A cache that
@@ -85,7 +93,7 @@ def run(
     except BadInputError as error:
         click.echo(f"compile cache: not used: {error}", err=True)
         return run_command(Command(arguments, os.environ), lambda: None)
-    store = CompileCache(cache.absolute())
+    store = CompileCache(cache.absolute(), quota_bytes=int(quota_gib * GIB))
     with ExitStack() as stack:
         folder = work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tonnage-compile-")))
         environment, roots = _environment(folder.absolute(), os.environ)
@@ -102,11 +110,14 @@ def run(
 @key_options
 @flag_option
 @root_option
+@quota_option
 @json_option
-def capture(cache: Path, flags: tuple[str, ...], roots: tuple[str, ...], as_json: bool, **given: Any) -> int:
+def capture(
+    cache: Path, flags: tuple[str, ...], roots: tuple[str, ...], quota_gib: float, as_json: bool, **given: Any
+) -> int:
     """Keep what the directories hold now; an entry of the same key is replaced."""
     key = _key(given, [f"--{flag}" for flag in flags])
-    size = CompileCache(cache.absolute()).capture(key, _named(roots))
+    size = CompileCache(cache.absolute(), quota_bytes=int(quota_gib * GIB)).capture(key, _named(roots))
     document = {"schema": "tonnage.compile_capture/1", "version": 1, "key": key.document(), "bytes": size}
     print_json(document) if as_json else click.echo(f"kept {size / MIB:.1f} MiB as {key.digest}")
     return 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from tonnage_cli.directory import Directory
 from tonnage_cli.output import json_option, print_json, print_table
 from tonnage_coldstart.cache.store import NodeCache
 from tonnage_coldstart.documents import stage_report
@@ -19,7 +20,7 @@ from tonnage_runtime.clock import SystemClock
 @click.command()
 @click.argument("uri")
 @click.option("--device", default="cuda", show_default=True, help="cuda, cuda:1 or cpu.")
-@click.option("--cache", type=click.Path(path_type=Path, file_okay=False), help="Stage into this node cache first.")
+@click.option("--cache", type=Directory(), help="Stage into this node cache first.")
 @click.option("--threads", type=click.IntRange(1, 64), help="Readers; by default one a core, 8 to 16.")
 @click.option("--no-verify", is_flag=True, help="Leave the checksums of a staged directory unread.")
 @click.option("--direct", is_flag=True, help="Read past the page cache also what it holds.")
@@ -47,21 +48,11 @@ def command(
 
 def _load(path: Path, device: str, *, threads: int | None, verify: bool, direct: bool) -> dict[str, Any]:
     try:
-        import torch
-
         from tonnage_coldstart.loader.loading import LoadOptions, load_directory
     except ImportError as error:
         raise BadInputError(
             f"loading needs torch, which is not installed ({error}): pip install 'tonnage[torch]'"
         ) from error
-    try:
-        place = torch.device(device)
-    except (RuntimeError, ValueError) as error:
-        raise BadInputError(f"--device {device}: cpu, cuda or cuda:N is expected") from error
-    if place.type not in ("cpu", "cuda"):
-        raise BadInputError(f"--device {device}: cpu, cuda or cuda:N is expected")
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise BadInputError(f"--device {device}: this machine has no CUDA device; use --device cpu")
     return load_directory(path, device, LoadOptions(threads=threads, verify=verify, direct=direct or None)).report
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.progress import Progress as Bar
 
+from tonnage_cli.directory import Directory
 from tonnage_cli.finite import FiniteRange
 from tonnage_cli.output import json_option, print_json, print_table
 from tonnage_coldstart.cache.store import KEEP_FREE_BYTES, NodeCache
@@ -32,7 +33,7 @@ REFRESH_S = 0.1
 
 @click.command()
 @click.argument("uri")
-@click.option("--cache", type=click.Path(path_type=Path, file_okay=False), required=True, help="The node cache.")
+@click.option("--cache", type=Directory(), required=True, help="The node cache.")
 @click.option("--quota-gib", type=FiniteRange(0, 1e9, min_open=True), help="Most GiB the cache may hold.")
 @click.option(
     "--connections", type=click.IntRange(1, 256), default=8, show_default=True, help="Ranges in flight at once."

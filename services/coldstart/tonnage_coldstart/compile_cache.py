@@ -4,6 +4,7 @@ An entry is a tree of files under one key. It is published like a snapshot, mani
 against its SHA-256 before any is put in place: compiled code that is not what was captured never runs.
 """
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -19,7 +20,9 @@ from typing import Any
 import orjson
 
 from tonnage_coldstart.cache.layout import fsync_directory, write_durably
+from tonnage_coldstart.cache.store import KEEP_FREE_BYTES
 from tonnage_coldstart.errors import CacheError, cache_error
+from tonnage_core.coldstart.cache_policy import Entry, admit
 from tonnage_core.coldstart.compile_key import CompileKey
 from tonnage_core.coldstart.errors import UnsafeNameError
 from tonnage_core.coldstart.file_names import safe_name
@@ -28,6 +31,8 @@ log = logging.getLogger("tonnage.coldstart.compile")
 MANIFEST = "compile-manifest.json"
 MAX_BYTES = 16 << 30
 MAX_FILES = 200_000
+QUOTA_BYTES = 32 << 30
+"""Most bytes of all entries, unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +48,25 @@ class Restored:
 class CompileCache:
     """Entries below `root`; `roots` map a name (`inductor`, `triton`, `vllm`) to the engine's directory of it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, quota_bytes: int = QUOTA_BYTES) -> None:
+        """`quota_bytes`: most bytes of all entries; the least recently used make room for a new one."""
         self._root = root
+        self._quota_bytes = quota_bytes
 
     def capture(self, key: CompileKey, roots: Mapping[str, Path]) -> int:
         """Keep what the directories hold now; returns the bytes. An entry of the key is replaced.
 
-        Locks and temporary files are left out. Raises `CacheError`.
+        Locks and temporary files are left out. Raises `CacheError`, before a byte is copied where they cannot fit.
         """
         incoming = self._root / f".{key.digest}.{uuid.uuid4().hex[:8]}"
         try:
-            files = [self._copy(name, path, file, incoming) for name, path in roots.items() for file in _files(path)]
-            if not files:
+            found = [(name, path, file) for name, path in roots.items() for file in _files(path)]
+            if not found:
                 raise CacheError(
                     f"nothing to capture in {', '.join(map(str, roots.values()))}: has the engine compiled?"
                 )
+            self._make_room(sum(file.stat().st_size for _, _, file in found), key.digest)
+            files = [self._copy(name, path, file, incoming) for name, path, file in found]
             document = {"schema": "tonnage.compile_cache/1", "version": 1, "key": key.document(), "files": files}
             write_durably(incoming / MANIFEST, orjson.dumps(document))
             self._publish(incoming, self._root / key.digest)
@@ -83,6 +92,7 @@ class CompileCache:
             placed = [file for file in wanted if _place(entry / file["root"], roots[file["root"]], file)]
         except OSError as error:
             raise cache_error(error, entry) from error
+        _touch(entry)
         return Restored(True, len(placed), sum(int(file["size"]) for file in placed), "restored")
 
     def adds(self, key: CompileKey, roots: Mapping[str, Path]) -> bool:
@@ -98,11 +108,9 @@ class CompileCache:
     def entries(self) -> list[dict[str, Any]]:
         """The key, files and bytes of every whole entry, by digest."""
         found = []
-        for folder in sorted(self._root.iterdir()) if self._root.is_dir() else ():
-            document = None if folder.name.startswith(".") else _document(folder)
-            if document is not None:
-                sizes = [int(file["size"]) for file in document["files"]]
-                found.append({"key": document["key"], "files": len(sizes), "bytes": sum(sizes)})
+        for _, document in self._whole():
+            sizes = [int(file["size"]) for file in document["files"]]
+            found.append({"key": document["key"], "files": len(sizes), "bytes": sum(sizes)})
         return found
 
     def drop(self, digest: str) -> bool:
@@ -118,6 +126,38 @@ class CompileCache:
             raise cache_error(error, self._root) from error
         shutil.rmtree(hidden, ignore_errors=True)
         return True
+
+    def _whole(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """Every whole entry, by digest: its folder and its manifest."""
+        for folder in sorted(self._root.iterdir()) if self._root.is_dir() else ():
+            document = None if folder.name.startswith(".") else _document(folder)
+            if document is not None:
+                yield folder, document
+
+    def _make_room(self, needed_bytes: int, digest: str) -> None:
+        """Drop what a new entry of `digest` has to displace, that digest's own aside: it is replaced."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        others = [
+            Entry(folder.name, sum(int(file["size"]) for file in document["files"]), _used_s(folder))
+            for folder, document in self._whole()
+            if folder.name != digest
+        ]
+        room = admit(
+            needed_bytes,
+            others,
+            quota_bytes=self._quota_bytes,
+            reserved_bytes=0,
+            free_bytes=shutil.disk_usage(self._root).free,
+            keep_free_bytes=KEEP_FREE_BYTES,
+        )
+        if room.refused is not None:
+            raise CacheError(
+                f"{needed_bytes} bytes of compiled code do not fit into {self._root}, whatever leaves it: raise the "
+                f"quota of {self._quota_bytes} bytes, or free the disk if it is that"
+            )
+        for one in room.evict:
+            log.info("compiled code dropped to make room", extra={"key": one})
+            self.drop(one)
 
     def _copy(self, name: str, root: Path, file: Path, incoming: Path) -> dict[str, Any]:
         relative = safe_name(file.relative_to(root).as_posix())
@@ -152,6 +192,19 @@ def _files(root: Path) -> Iterator[Path]:
             if count > MAX_FILES or size > MAX_BYTES:
                 raise CacheError(f"{root}: over {MAX_FILES} files or {MAX_BYTES >> 30} GiB: is this a compile cache?")
             yield path
+
+
+def _touch(entry: Path) -> None:
+    """Note the use; where that cannot be written the entry only looks older than it is."""
+    with contextlib.suppress(OSError):
+        os.utime(entry / MANIFEST)
+
+
+def _used_s(entry: Path) -> float:
+    try:
+        return (entry / MANIFEST).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _document(entry: Path) -> dict[str, Any] | None:

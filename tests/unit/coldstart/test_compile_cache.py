@@ -80,6 +80,30 @@ def test_a_manifest_that_names_a_file_outside_is_no_entry(compiled: Path, tmp_pa
     assert not cache.restore(key(), {"inductor": tmp_path / "fresh"}).hit
 
 
+def test_entries_leave_by_their_last_use_when_a_new_one_needs_the_quota(compiled: Path, tmp_path: Path) -> None:
+    cache = CompileCache(tmp_path / "cache", quota_bytes=20)
+    one, two, three = (key(driver=driver) for driver in ("1", "2", "3"))
+    for at_s, entry in ((100, one), (200, two)):
+        cache.capture(entry, {"inductor": compiled})
+        os.utime(tmp_path / "cache" / entry.digest / MANIFEST, (at_s, at_s))
+    assert cache.restore(one, {"inductor": tmp_path / "fresh"}).hit, "used just now, so the other one leaves"
+    cache.capture(three, {"inductor": compiled})
+    assert {entry["key"]["driver"] for entry in cache.entries()} == {"1", "3"}
+    cache.capture(three, {"inductor": compiled})
+    assert {entry["key"]["driver"] for entry in cache.entries()} == {"1", "3"}, (
+        "an entry that is replaced needs no room"
+    )
+
+
+def test_what_exceeds_the_whole_quota_is_refused_and_drops_nothing(compiled: Path, tmp_path: Path) -> None:
+    cache = CompileCache(tmp_path / "cache", quota_bytes=10)
+    cache.capture(key(), {"inductor": compiled})
+    (compiled / "more").write_bytes(b"larger")
+    with pytest.raises(CacheError, match="quota of 10 bytes"):
+        cache.capture(key(driver="2"), {"inductor": compiled})
+    assert [entry["bytes"] for entry in cache.entries()] == [9]
+
+
 def test_an_empty_capture_and_an_unknown_field_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CacheError, match="has the engine compiled"):
         CompileCache(tmp_path / "cache").capture(key(), {"inductor": tmp_path / "nothing"})

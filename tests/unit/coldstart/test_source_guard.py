@@ -75,7 +75,18 @@ def test_a_redirect_is_held_to_the_list_too(origin: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["http://[::1/m", "http://h:port/m", "http://h:99999/m", "ftp://h/m", "gopher://h", "//h"]
+    "uri",
+    [
+        "http://[::1/m",
+        "http://h:port/m",
+        "http://h:99999/m",
+        "ftp://h/m",
+        "gopher://h",
+        "//h",
+        "http://a b/m",
+        "s3://a b/m",
+        'http://a"b/m',
+    ],
 )
 def test_a_uri_that_is_none_is_one_clear_error(uri: str) -> None:
     with pytest.raises((UnknownSourceError, SourceError)):

@@ -18,6 +18,7 @@ from tonnage_coldstart.loader.ring import Ring, keep_ring, take_ring
 from tonnage_coldstart.loader.weights import Weights, open_weights
 from tonnage_core.coldstart.errors import CorruptFileError
 from tonnage_core.coldstart.safetensors_header import Tensor
+from tonnage_core.errors import BadInputError
 
 NAMES = {
     "BOOL": "bool",
@@ -78,7 +79,7 @@ class Loaded(dict[str, torch.Tensor]):
 def load_directory(path: Path, device: str, options: LoadOptions) -> Loaded:
     """Load every shard of `path`. Raises `TonnageError`; after an error nothing of the model is left on the device."""
     started = time.perf_counter()
-    place = torch.device(device)
+    place = place_of(device)
     weights = open_weights(path, direct=options.direct)
     try:
         require_dtypes(weights)
@@ -95,6 +96,23 @@ def load_directory(path: Path, device: str, options: LoadOptions) -> Loaded:
     ended = time.perf_counter()
     phases = {"plan_s": planned - started, "fetch_s": None, "verify_s": None, "h2d_s": ended - planned}
     return Loaded(tensors, report(path, weights, options, ring, phases, ended - started))
+
+
+def place_of(device: str) -> torch.device:
+    """The device of a name that this machine has: cpu, cuda or cuda:N. Raises `BadInputError`."""
+    try:
+        place = torch.device(device)
+    except (RuntimeError, ValueError) as error:
+        raise BadInputError(f"device {device!r}: cpu, cuda or cuda:N is expected") from error
+    if place.type not in ("cpu", "cuda") or (place.type == "cpu" and place.index):
+        raise BadInputError(f"device {device!r}: cpu, cuda or cuda:N is expected")
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise BadInputError(f"device {device!r}: this machine has no CUDA device; use cpu")
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise BadInputError(
+            f"device {device!r}: this machine has {torch.cuda.device_count()} CUDA devices, from cuda:0"
+        )
+    return place
 
 
 def allocate(sizes: Sequence[int], place: torch.device) -> list[torch.Tensor]:

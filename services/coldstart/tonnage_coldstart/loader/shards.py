@@ -18,6 +18,7 @@ from tonnage_coldstart.loader.loading import (
     default_threads,
     dtype_of,
     free,
+    place_of,
     report,
     require_dtypes,
 )
@@ -36,7 +37,7 @@ def load_shard(path: Path, device: str, tp_rank: int, tp_size: int, options: Loa
     rank's load returned. Raises `TonnageError`; after an error nothing of the model is left on the device.
     """
     started = time.perf_counter()
-    place = torch.device(device)
+    place = place_of(device)
     weights = open_weights(path, direct=False)
     try:
         require_dtypes(weights)

@@ -14,6 +14,9 @@ from tonnage_coldstart.sources.local import LocalSource
 from tonnage_coldstart.sources.s3 import S3Options, S3Source
 from tonnage_coldstart.sources.shown import shown_uri
 
+NO_HOST = frozenset('<>"\\^`{|}')
+"""What stands in no host's and no bucket's name; a URI's own delimiters never get into it."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
@@ -61,7 +64,10 @@ def _split(uri: str) -> tuple[str, str]:
         _ = parts.port
     except ValueError as error:
         raise UnknownSourceError(f"{shown_uri(uri)}: {error}") from error
-    return parts.scheme.lower(), parts.hostname or ""
+    host = parts.hostname or ""
+    if any(char.isspace() or char in NO_HOST for char in host):
+        raise UnknownSourceError(f"{shown_uri(uri)}: {host[:200]!r} is no host's name")
+    return parts.scheme.lower(), host
 
 
 def _local(uri: str, options: SourceOptions) -> Source:
