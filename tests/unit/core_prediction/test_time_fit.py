@@ -8,7 +8,8 @@ import pytest
 from tonnage_core.hardware import find_gpu
 from tonnage_core.parallelism import Layout
 from tonnage_core.prediction import PredictRequest
-from tonnage_core.prediction.coefficients import PRIOR, Coefficients, coefficients_for, family, from_table
+from tonnage_core.prediction.calibrate import NOISE, spread
+from tonnage_core.prediction.coefficients import BY_NAME, PRIOR, Coefficients, coefficients_for, family, from_table
 from tonnage_core.prediction.fit import Noise, Sample, applied, fit, state_of
 from tonnage_core.prediction.linear import solve
 from tonnage_core.prediction.truth import Point, sample_of
@@ -39,6 +40,22 @@ def test_a_known_coefficient_is_found_again() -> None:
     found = applied(PRIOR, fit(samples, ("memory", "request_s"), lambda _: 1.0, TIGHT))
     assert found.memory == pytest.approx(0.6, rel=0.02)
     assert found.request_s == pytest.approx(0.01, rel=0.05)
+
+
+@pytest.mark.parametrize("truth", [
+    PRIOR,
+    replace(PRIOR, memory=0.6, gemm=0.45, request_s=0.008),
+    replace(PRIOR, step_s=0.02, growth=0.1),
+    replace(PRIOR, step_s=0.03, row_s=1e-4, growth=0.15),
+])  # fmt: skip
+def test_the_two_ends_of_a_curve_predict_its_middle(truth: Coefficients) -> None:
+    """An engine whose step grows with each doubling of its rows is fitted as well as one whose step does not."""
+    clients = (1, 2, 4, 8, 16, 32)
+    samples = measured(truth, *(replace(request(n), coefficients=PRIOR) for n in clients))
+    found = applied(PRIOR, fit([samples[0], samples[-1]], BY_NAME, spread, NOISE, rounds=8))
+    errors = [abs(state_of(one, found).tpot_s * 1e3 / (one.tpot_ms or 1.0) - 1) for one in samples[1:-1]]
+    assert sum(errors) / len(errors) < 0.05
+    assert found.growth >= 0
 
 
 def test_without_measurements_the_prior_stays() -> None:

@@ -58,6 +58,9 @@ class Coefficients:
     """Scheduling, input preparation and sampling that the GPU waits for."""
     row_s: float = 8e-6
     """Host work for each sequence of a step."""
+    growth: float = 0.0
+    """Share by which host work and small kernels grow with each doubling of the decoding rows: wider tables, grids and
+    samplers, products of few rows at other speeds. A calibration's alone: it depends on the host."""
     prompt_layer_s: float = 100e-6
     """What one layer of a step with prompt tokens costs beside their work: launches without a graph, cache writes."""
     prompt_expert_layer_s: float = 150e-6
@@ -73,6 +76,8 @@ class Coefficients:
     """The same when all lengths are alike: requests that start together then end together."""
 
 
+ADDED = frozenset({"growth"})
+"""Coefficients whose moves are added, since they may start at 0; all others are multiplied."""
 BY_NAME = tuple(field.name for field in fields(Coefficients))
 PRIOR = Coefficients()
 """What physics and single-kernel measurements suggest, before any serving measurement: where fits start."""
@@ -113,7 +118,9 @@ def from_table(table: Mapping[str, float], engine: str, gpu: GpuSpec) -> Coeffic
 
 
 def bounded(name: str, value: float) -> float:
-    """Shares stay below what a kernel can reach; times and numbers of steps are free."""
+    """Shares stay below what a kernel can reach; times and numbers of steps are free, what is added is not negative."""
+    if name in ADDED:
+        return max(0.0, value)
     return value if name.endswith(("_s", "_steps")) else min(value, LARGEST_SHARE)
 
 

@@ -1,6 +1,7 @@
 """Fit coefficients to measured TTFT and TPOT: damped Gauss-Newton on log errors, with a prior on every factor.
 
-A coefficient is its prior times factors, so errors, factors and their spreads are all natural logarithms. The prior
+A coefficient is its prior times factors, so errors, factors and their spreads are all natural logarithms; only those of
+`ADDED` are moved by adding, and their spread is one of the value. The prior
 keeps factors that the measurements do not speak about where physics put them; heavy tails keep single wrong rows from
 bending the rest. The same fit makes the shipped table from public rows and a calibration from one to three points.
 """
@@ -10,12 +11,12 @@ from dataclasses import dataclass, replace
 from math import exp, log
 
 from tonnage_core.prediction.closed_loop import Load, SteadyState, steady_state
-from tonnage_core.prediction.coefficients import BY_NAME, Coefficients, bounded
+from tonnage_core.prediction.coefficients import ADDED, BY_NAME, Coefficients, bounded
 from tonnage_core.prediction.linear import solve
 from tonnage_core.prediction.step_model import StepModel
 
 STEP = 0.02
-"""Relative change for the numeric derivative."""
+"""Change of a logarithm, or of a value of `ADDED`, for the numeric derivative."""
 LARGEST_MOVE = 0.7
 """Of a log factor in one round."""
 SETTLED = 0.005
@@ -64,8 +65,12 @@ def applied(rates: Coefficients, factors: Mapping[str, float], tags: Sequence[st
     values = {}
     for name in BY_NAME:
         move = factors.get(name, 0.0) + sum(factors.get(f"{name}@{tag}", 0.0) for tag in tags)
-        values[name] = bounded(name, getattr(rates, name) * exp(move))
+        values[name] = bounded(name, _unbounded(name, getattr(rates, name), move))
     return Coefficients(**values)
+
+
+def _unbounded(name: str, value: float, move: float) -> float:
+    return value + move if name in ADDED else value * exp(move)
 
 
 def state_of(sample: Sample, rates: Coefficients) -> SteadyState:
@@ -78,6 +83,12 @@ def _answers(sample: Sample, rates: Coefficients) -> tuple[float, float]:
     return log(found.tpot_s * 1e3), log(found.ttft_s * 1e3)
 
 
+_Slopes = dict[str, tuple[float, float]]
+"""Derivatives of (log TPOT, log TTFT) of one sample by the logarithm of a coefficient."""
+Slopes = dict[int, _Slopes]
+"""The same of every sample, by its index."""
+
+
 def fit(
     samples: Sequence[Sample],
     names: Sequence[str],
@@ -86,15 +97,16 @@ def fit(
     *,
     start: Mapping[str, float] | None = None,
     rounds: int = 10,
+    slopes: Slopes | None = None,
 ) -> dict[str, float]:
-    """Log factors of `names` over each sample's own coefficients."""
+    """Log factors of `names` over each sample's own coefficients. `slopes`: derivatives to begin with (`slopes_of`)."""
     factors = {name: (start or {}).get(name, 0.0) for name in names}
-    slopes: dict[int, _Slopes] = {}
+    known = dict(slopes or {})
     far = 0.0
     for turn in range(rounds):
-        if turn % REFRESH == 0 or far > STALE:
-            slopes.clear()
-        moves = _round(samples, names, factors, spread, noise, slopes)
+        if (turn and turn % REFRESH == 0) or far > STALE:
+            known.clear()
+        moves = _round(samples, names, factors, spread, noise, known)
         for name, move in zip(names, moves, strict=True):
             factors[name] += max(-LARGEST_MOVE, min(LARGEST_MOVE, move))
         far = max((abs(move) for move in moves), default=0.0)
@@ -103,8 +115,13 @@ def fit(
     return factors
 
 
-_Slopes = dict[str, tuple[float, float]]
-"""Derivatives of (log TPOT, log TTFT) of one sample by the logarithm of a coefficient."""
+def slopes_of(samples: Sequence[Sample], names: Sequence[str], factors: Mapping[str, float]) -> Slopes:
+    """Derivatives of every sample's answer where the log factors are."""
+    found = {}
+    for index, sample in enumerate(samples):
+        rates = applied(sample.model.coefficients, factors, sample.tags)
+        found[index] = _slopes(sample, rates, _answers(sample, rates), names)
+    return found
 
 
 def _round(
@@ -140,7 +157,8 @@ def _round(
 def _slopes(sample: Sample, rates: Coefficients, now: tuple[float, float], names: Sequence[str]) -> _Slopes:
     idle, found = _idle(sample), {}
     for plain in {name.partition("@")[0] for name in names} - idle:
-        then = _answers(sample, replace(rates, **{plain: getattr(rates, plain) * exp(STEP)}))
+        # Without the bound: at it, a share would seem to be without effect.
+        then = _answers(sample, replace(rates, **{plain: _unbounded(plain, getattr(rates, plain), STEP)}))
         found[plain] = ((then[0] - now[0]) / STEP, (then[1] - now[1]) / STEP)
     return found
 

@@ -1,12 +1,13 @@
 """Seconds of one step: the roofline of every operator, added up, since a step's kernels run one after another.
 
-decode step = host + sum over layers [ small kernels + max(weights / bandwidth, FLOPs / peak) + cache / bandwidth
-+ collectives ] + head; a prompt adds its rows to the products and its query-key pairs to attention. Sources: roofline
-(Williams et al. 2009), ring all-reduce 2 (n-1)/n x bytes (Patarasuk and Yuan 2009), sections 2, 4, 8 and 9 of the LLM
-inference guide.
+decode step = (host + small kernels) x (1 + growth x log2 rows) + sum over layers [ max(weights / bandwidth,
+FLOPs / peak) + cache / bandwidth + collectives ] + head; a prompt adds its rows to the products and its query-key pairs
+to attention. Sources: roofline (Williams et al. 2009), ring all-reduce 2 (n-1)/n x bytes (Patarasuk and Yuan 2009),
+sections 2, 4, 8 and 9 of the LLM inference guide.
 """
 
 from dataclasses import dataclass, field, replace
+from math import log2
 
 from tonnage_core.engine.batch import Batch
 from tonnage_core.engine.efficiency import measured_shares
@@ -89,7 +90,7 @@ class StepModel:
         rows, tokens = decode_rows / (layout.dp * layout.pp), prefill_tokens / layout.dp
         context = decode_context_total / decode_rows if decode_rows else 0.0
         total = rows + tokens
-        seconds = rates.fixed + rows * self.coefficients.row_s
+        seconds = self._host(rows)
         for read, row in rates.dense:
             seconds += self._both(read, total * row)
         seconds += self._both(rates.head[0], (rows + (1 if tokens else 0)) * rates.head[1])
@@ -113,7 +114,7 @@ class StepModel:
         context = decode_context_total / decode_rows if decode_rows else 0.0
         works = self.operators.attention
         return {
-            "host_and_small_kernels": rates.fixed + rows * self.coefficients.row_s + (rates.prompt if tokens else 0.0),
+            "host_and_small_kernels": self._host(rows) + (rates.prompt if tokens else 0.0),
             "dense_products": sum(self._both(read, (rows + tokens) * row) for read, row in rates.dense),
             "output_head": self._both(rates.head[0], (rows + (1 if tokens else 0)) * rates.head[1]),
             "experts": sum(self._experts(*part, (rows + tokens) * layout.dp) for part in rates.experts),
@@ -174,6 +175,11 @@ class StepModel:
         if peak > self.gpu.bf16_tflops:
             share = rate.gemm_narrow if peak == self.gpu.fp4_tflops else rate.gemm_eight
         return peak * 1e12 / measured_shares(self.gpu).gemm * share
+
+    def _host(self, rows: float) -> float:
+        """Host work and small kernels: a part that grows with the logarithm of the rows, and one with the rows."""
+        doublings = log2(rows) if rows > 1 else 0.0
+        return self._rates.fixed * (1 + self.coefficients.growth * doublings) + rows * self.coefficients.row_s
 
     def _both(self, read: float, compute: float) -> float:
         """The longer of two, and what of the shorter does not hide behind it."""
