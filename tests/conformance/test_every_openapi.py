@@ -15,7 +15,6 @@ from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.types import Receive, Scope, Send
 
-from tonnage_bench.adapters.step_process import StepProcess
 from tonnage_bench.app import Ports as BenchPorts
 from tonnage_bench.app import build_app as bench_app
 from tonnage_bench.ports import Ref
@@ -61,9 +60,19 @@ class NoQueue:
         return None
 
 
+class NoRunner:
+    """Knows nothing against a job and makes none."""
+
+    async def run(self, question: dict[str, Any]) -> dict[str, Any]:
+        raise AssertionError(question)
+
+    async def refused(self, question: dict[str, Any]) -> str | None:
+        return None
+
+
 def _bench() -> FastAPI:
     chosen = BenchSettings(database=Path(STATE.name, "bench.sqlite"))
-    return bench_app(chosen, BenchPorts(SystemClock(), CollectorRegistry(), StepProcess(), NoQueue()))
+    return bench_app(chosen, BenchPorts(SystemClock(), CollectorRegistry(), NoRunner(), NoQueue()))
 
 
 def _loaded(app: FastAPI) -> BaseSchema:

@@ -30,6 +30,8 @@ from tonnage_loadgen.sweep import Step, capacity_document, curve, find_capacity,
 from tonnage_loadgen.target import parse_target
 
 PATH = click.Path(path_type=Path, dir_okay=False)
+TOLD_S = 3600.0
+"""A load that takes longer is told before it begins."""
 ABOVE_ZERO = FiniteRange(0, min_open=True)
 SHARE = FiniteRange(0, 1)
 
@@ -198,6 +200,8 @@ async def _run(given: dict[str, Any]) -> dict[str, Any]:
     tasks = None if given["tasks"] is None else read_tasks(given["tasks"])
     model = (await served_model(parse_target(given["url"]), given["model"], headers)).model
     spec = spec_of(given, model)
+    if spec.least_s > TOLD_S:
+        click.echo(f"this load takes {spec.least_s / 3600:.3g} hours at least", err=True)
     around = await surroundings(given["url"], headers)
     async with watched(given["watch_urls"], headers) as log:
         document = await _measure(given, spec)

@@ -6,6 +6,8 @@ import orjson
 from tonnage_loadgen.open_loop import MakeStream
 from tonnage_loadgen.sse import EVENT_LIMIT, CompletionStream
 
+BODY_LIMIT = 16 << 20
+"""Bytes of a whole answer: some hundred embeddings of the longest kind."""
 _ROLE_ONLY = (b'"content":""', b'"content":null', b'"delta":{"role":"assistant"}')
 
 
@@ -51,8 +53,12 @@ class WholeAnswer(CompletionStream):
 
     def feed(self, data: bytes, now: float) -> None:
         """Take body bytes that arrived at `now` (seconds)."""
-        self._body += data
         self._last = now
+        if len(self._body) + len(data) > BODY_LIMIT:
+            self._body.clear()
+            self._too_long(b"the answer", BODY_LIMIT)
+        elif not self.overrun:
+            self._body += data
 
     def end(self, now: float) -> None:
         """The body is over: right when it is a JSON object without an error."""

@@ -7,6 +7,7 @@ are sent and left out of every figure.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from tonnage_core.benchmarking.statistics import (
@@ -66,6 +67,8 @@ def document(shard: Shard, results: Sequence[ShardResult], judging: Judging) -> 
     found["sufficient"] = found["more_requests_needed"] == 0
     found["by_class"] = _by_class(answered, planned, judging)
     found["concurrency"] = concurrency(kept)
+    if shard.users is not None:
+        found["all_busy"] = all_busy(records, answered, shard.users.count, judging.time_scale)
     found["offered_rps"] = None if not span else round(len(kept) / max(_arrival_span(kept), 1e-9), 4)
     found["prompts_sha256"] = prompts_sha256(shard.planned)
     found["error_samples"] = list(dict.fromkeys(text for result in results for text in result.error_samples))[:5]
@@ -114,6 +117,41 @@ def concurrency(records: Sequence[RequestRecord]) -> dict[str, float | int | Non
     length = max(b for _, b in spans) - min(a for a, _ in spans)
     mean = sum(b - a for a, b in spans) / length if length > 0 else None
     return {"mean": None if mean is None else round(mean, 3), "peak": peak}
+
+
+def all_busy(
+    records: Sequence[RequestRecord], judged: Sequence[RequestRecord], users: int, time_scale: float
+) -> dict[str, float | int | None] | None:
+    """Means over the `judged` requests of a closed loop that ran whole while all its users had one under way: from the
+    first instant at which they did to the last request's start, after which one user after another has nothing to send.
+
+    Times are ms of engine time, lengths tokens. None when there is no such request: the run was all start and end.
+    """
+    begun, ended = _filled_s(records, users), max((r.intended_s for r in records), default=0.0)
+    inside = [r for r in judged if r.ok and r.last_s is not None and r.last_s <= ended]
+    inside = [] if begun is None else [r for r in inside if r.intended_s >= begun]
+    if not inside:
+        return None
+    output = [r.output_tokens for r in inside if r.output_tokens is not None]
+    return {
+        "requests": len(inside),
+        "ttft_ms": distribution_ms((r.ttft_s for r in inside), time_scale)["mean"],
+        "tpot_ms": distribution_ms((r.tpot_s for r in inside), time_scale)["mean"],
+        "prompt_tokens": round(fmean(r.prompt_tokens for r in inside), 4),
+        "output_tokens": round(fmean(output), 4) if len(output) == len(inside) else None,
+        "cached_tokens": round(fmean(r.cached_tokens or 0 for r in inside), 4),
+    }
+
+
+def _filled_s(records: Sequence[RequestRecord], users: int) -> float | None:
+    """When so many requests were first under way at once."""
+    spans = [(r.intended_s, r.last_s) for r in records if r.last_s is not None]
+    flying = 0
+    for at, step in sorted([(a, 1) for a, _ in spans] + [(b, -1) for _, b in spans]):
+        flying += step
+        if flying == users:
+            return at
+    return None
 
 
 def prompts_sha256(planned: Sequence[Planned]) -> str:

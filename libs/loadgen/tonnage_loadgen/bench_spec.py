@@ -3,13 +3,16 @@
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from tonnage_core.benchmarking.arrivals import Arrivals, scaled, schedule
+from tonnage_core.benchmarking.arrivals import LONGEST_S, Arrivals, expected, scaled, schedule
 from tonnage_core.benchmarking.workload import Mix, Planned, as_planned, plan_requests
 from tonnage_core.errors import BadInputError
 from tonnage_core.slo import Slo
 from tonnage_core.traces import TraceRequest
 from tonnage_loadgen.bench_run import Judging
 from tonnage_loadgen.shard import Endpoint, Shard, Users
+
+FEW = 50.0
+"""Expected arrivals below which a load is drawn to see whether it holds any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +47,35 @@ class BenchSpec:
                 "a closed loop needs 1 user or more, as many requests, and a think time of at least 0 s"
             )
 
+    @property
+    def least_s(self) -> float:
+        """Wall seconds that the load takes at least, as far as the server does not decide."""
+        if self.users is not None:
+            return self.requests / self.users * self.think_s
+        turns = self.mix.sessions
+        last = 0.0 if turns is None or self.trace else (turns.turns - 1) * turns.think_s
+        if self.trace:
+            return (self.trace[-1].arrival_s - self.trace[0].arrival_s) / self.rate_scale
+        return self.duration_s + last
+
+    def check(self, longest_s: float = LONGEST_S) -> None:
+        """Raises `BadInputError` for a load that cannot be: too long, too many requests, none."""
+        if self.least_s > longest_s:
+            raise BadInputError(
+                f"the load takes {self.least_s:.3g} s, and a run lasts at most {longest_s:g} s: "
+                "give a shorter duration, a higher rate scale or shorter think times"
+            )
+        if self.arrivals is not None and expected(self.arrivals, self.duration_s) < FEW:
+            self._drawn()
+
     def judging(self) -> Judging:
         """How its runs are judged."""
         return Judging(self.slo, self.warmup_s, self.time_scale, self.seed)
 
     def shard(self) -> Shard:
         """The whole load, drawn from the seed. Raises `BadInputError` for one without a request."""
-        planned = self._planned(Random(self.seed))
-        if not planned:
-            raise BadInputError("the load holds no request: give a longer duration or a higher rate")
+        self.check()
+        planned = self._drawn()
         users = None
         if self.users is not None:
             rng = Random(self.seed + 1)
@@ -67,6 +90,12 @@ class BenchSpec:
             raise BadInputError("a sweep needs open-loop arrivals at one rate: poisson, gamma or constant")
         return replace(self, arrivals=replace(self.arrivals, rate=rate), seed=seed)
 
+    def _drawn(self) -> list[Planned]:
+        planned = self._planned(Random(self.seed))
+        if not planned:
+            raise BadInputError("the load holds no request: give a longer duration or a higher rate")
+        return planned
+
     def _planned(self, rng: Random) -> list[Planned]:
         if self.trace:
             times = scaled([request.arrival_s for request in self.trace], self.rate_scale)
@@ -75,4 +104,7 @@ class BenchSpec:
         if self.arrivals is not None:
             return plan_requests(self.mix, schedule(self.arrivals, self.duration_s, rng), rng)
         turns = 1 if self.mix.sessions is None else self.mix.sessions.turns
-        return plan_requests(self.mix, [0.0] * -(-self.requests // turns), rng)[: self.requests]
+        begun = max(-(-self.requests // turns), min(self.users or 1, self.requests))
+        # First turns first, so that the cut leaves every user a conversation.
+        drawn = sorted(plan_requests(self.mix, [0.0] * begun, rng), key=lambda each: each.turn)[: self.requests]
+        return [replace(each, request=replace(each.request, index=n)) for n, each in enumerate(drawn)]

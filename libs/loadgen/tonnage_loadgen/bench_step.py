@@ -3,8 +3,9 @@
 The load gets an event loop and a CPU account that nothing else shares, and stopping it is ending the process. The first
 line of standard input is `{"request": options, "ask": the run, "headers": [[name, value]], "baseline_headers"}`, each
 host's headers for itself alone; one line of standard output is the result, `{"met", "document", "points"}` or
-`{"error": {"kind", "message"}}`. When standard input ends, the worker is gone and the run ends at once: nobody would
-take its result, and another worker may begin it anew.
+`{"error": {"kind", "message"}}`. With `asks` (several runs) and `longest_s` in place of `ask` nothing is sent: the
+result is `{}`, or why one of the runs cannot be. When standard input ends, the worker is gone and the run ends at once:
+nobody would take its result, and another worker may begin it anew.
 """
 
 import os
@@ -74,7 +75,16 @@ async def run_step(
     return {"met": meets_slo(document), "document": document, "points": points}
 
 
-def _with_files(given: dict[str, Any], folder: Path) -> dict[str, Any]:
+def check_steps(given: dict[str, Any], asks: list[dict[str, Any]], longest_s: float) -> None:
+    """Raises `BadInputError` for a request with a run whose load cannot be, or with a file that cannot be read."""
+    for ask in asks:
+        if ask["kind"] == "gate":
+            read_tasks(given["tasks"])
+        else:
+            spec_for(given, ask, given["model"] or "", ()).check(longest_s)
+
+
+def with_files(given: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Options that name files, with the texts of the request put into files of `folder`."""
     named: dict[str, Any] = {"tenant_keys": None, "api_key": None}
     for option, field in FILES.items():
@@ -98,12 +108,16 @@ def _end_with_the_worker(folder: str) -> None:
 def main() -> int:
     """Always 0 with one line of result, or `ABANDONED`."""
     asked = orjson.loads(sys.stdin.buffer.readline())
-    headers = [tuple((str(a), str(b)) for a, b in asked[name]) for name in ("headers", "baseline_headers")]
+    headers = [tuple((str(a), str(b)) for a, b in asked.get(name, ())) for name in ("headers", "baseline_headers")]
     try:
         with tempfile.TemporaryDirectory(prefix="tonnage-bench-") as folder:
             threading.Thread(target=_end_with_the_worker, args=(folder,), daemon=True).start()
-            given = _with_files(asked["request"], Path(folder))
-            found: dict[str, Any] = uvloop.run(run_step(given, asked["ask"], *headers))
+            given = with_files(asked["request"], Path(folder))
+            if "asks" in asked:
+                check_steps(given, asked["asks"], asked["longest_s"])
+                found: dict[str, Any] = {}
+            else:
+                found = uvloop.run(run_step(given, asked["ask"], *headers))
     except TonnageError as error:
         kind = "input" if isinstance(error, BadInputError) else "failed"
         found = {"error": {"kind": kind, "message": str(error)}}

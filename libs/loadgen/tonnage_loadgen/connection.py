@@ -94,6 +94,8 @@ class Connection(asyncio.Protocol):
             return
         if exchange.status == 200:
             exchange.stream.feed(body, self._now)
+            if exchange.stream.overrun:
+                self.abort(Outcome.STREAM_ERROR)
         elif len(exchange.body) < BODY_KEPT:
             exchange.body += body
 

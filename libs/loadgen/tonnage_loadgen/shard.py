@@ -1,5 +1,6 @@
 """One process's share of a load: every `count`-th request, sent and measured, with a verdict on this process."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tonnage_core.benchmarking.workload import Planned
@@ -104,6 +105,7 @@ async def _load(shard: Shard, template: BenchTemplate, start_at: float | None) -
             timeout_s=end.timeout_s,
             stream=stream,
             cancel_after=quits,
+            follows=_next_turns(planned),
             start_at=start_at,
         ).run()
     schedule = [each.request.arrival_s for each in planned]
@@ -112,16 +114,34 @@ async def _load(shard: Shard, template: BenchTemplate, start_at: float | None) -
     ).run()
 
 
+def _next_turns(planned: Sequence[Planned]) -> dict[int, int]:
+    """Places of requests and of the next turns of their sessions."""
+    found, last = {}, dict[int, int]()
+    for place, each in enumerate(planned):
+        if each.session is not None:
+            if each.session in last:
+                found[last[each.session]] = place
+            last[each.session] = place
+    return found
+
+
 def split(shard: Shard, processes: int) -> list[Shard]:
-    """`shard` dealt out by index over at most `processes`, so that together they keep the one drawn schedule."""
-    count = max(1, min(processes, len(shard.planned), shard.users.count if shard.users else processes))
+    """`shard` dealt out over at most `processes`, so that together they keep the one drawn schedule: an open loop by
+    index, users by conversation."""
+    if shard.users is None:
+        count = max(1, min(processes, len(shard.planned)))
+        return [Shard(shard.endpoint, shard.planned[n::count]) for n in range(count)]
+    pairs = list(zip(shard.planned, shard.users.think_s, strict=True))
+    keys = [index if each.session is None else each.session for index, (each, _) in enumerate(pairs)]
+    count = max(1, min(processes, len(set(keys)), shard.users.count))
+    dealt: list[list[tuple[Planned, float]]] = [[] for _ in range(count)]
+    for key, pair in zip(keys, pairs, strict=True):
+        dealt[key % count].append(pair)
     return [
         Shard(
             shard.endpoint,
-            shard.planned[n::count],
-            None
-            if shard.users is None
-            else Users(len(range(n, shard.users.count, count)), shard.users.think_s[n::count]),
+            tuple(each for each, _ in part),
+            Users(len(range(n, shard.users.count, count)), tuple(think for _, think in part)),
         )
-        for n in range(count)
+        for n, part in enumerate(dealt)
     ]

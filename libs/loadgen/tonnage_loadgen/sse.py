@@ -25,7 +25,7 @@ class CompletionStream:
     how it ended.
     """
 
-    __slots__ = ("_tail", "done", "error", "last_event", "times", "usage_event")
+    __slots__ = ("_tail", "done", "error", "last_event", "overrun", "times", "usage_event")
 
     def __init__(self) -> None:
         self.times = array("d")
@@ -33,6 +33,8 @@ class CompletionStream:
         self.last_event = b""
         self.error: bytes | None = None
         self.done = False
+        self.overrun = False
+        """It is longer than any answer: the connection can be dropped."""
         self._tail = b""
 
     def feed(self, data: bytes, now: float) -> None:
@@ -46,7 +48,7 @@ class CompletionStream:
         self._tail = events.pop() + held
         if len(self._tail) > EVENT_LIMIT:
             self._tail = b""
-            self.error = b'{"error":"an event is longer than %d bytes"}' % EVENT_LIMIT
+            self._too_long(b"an event", EVENT_LIMIT)
         for event in events:
             if _USUAL_CHOICE in event and event.startswith(_USUAL_START):
                 self.times.append(now)
@@ -86,6 +88,10 @@ class CompletionStream:
         """Why the last choice ended, as the server words it."""
         reason = (_first_choice(_document(_payload(self.last_event))) or {}).get("finish_reason")
         return reason if isinstance(reason, str) else None
+
+    def _too_long(self, what: bytes, limit: int) -> None:
+        self.error = b'{"error":"%b is longer than %d bytes"}' % (what, limit)
+        self.overrun = True
 
     def _ends_empty(self) -> bool:
         choice = _first_choice(_document(_payload(self.last_event)))

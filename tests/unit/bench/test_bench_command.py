@@ -54,6 +54,16 @@ def test_a_rate_that_never_meets_the_slo_exits_with_one(url: str, capsys: pytest
     assert "capacity: none" in capsys.readouterr().out
 
 
+def test_a_load_that_would_last_for_years_is_refused(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"timestamp": at, "input_length": 5, "output_length": 3, "hash_ids": [at]} for at in (0, 4000)]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run(["bench", "--url", url, "--trace", str(trace), "--rate-scale", "1e-9"]) == 2
+    assert "the load takes 4e+09 s, and a run lasts at most 604800 s" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

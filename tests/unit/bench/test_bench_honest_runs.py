@@ -19,7 +19,7 @@ from tonnage_loadgen.bench_run import Judging, document, meets_slo
 from tonnage_loadgen.bench_spec import BenchSpec
 from tonnage_loadgen.exchange import Exchange, Outcome
 from tonnage_loadgen.records import record_of
-from tonnage_loadgen.shard import Endpoint, Shard, ShardResult
+from tonnage_loadgen.shard import Endpoint, Shard, ShardResult, Users
 from tonnage_loadgen.sse import EVENT_LIMIT, CompletionStream
 from tonnage_loadgen.verdict import ClientVerdict
 
@@ -36,10 +36,11 @@ def record(n: int, ttft: float = 0.1, tokens: int | None = 11, gap: float = 0.01
     return RequestRecord(n, 100, n, n, n, first, first + 10 * gap, [gap] * 10, tokens, None, outcome)
 
 
-def judged(records: list[RequestRecord], warmup_s: float = 0.0) -> dict[str, object]:
+def judged(records: list[RequestRecord], warmup_s: float = 0.0, users: int | None = None) -> dict[str, object]:
     planned = tuple(Planned(TraceRequest(r.index, r.intended_s, 100, 11, (1, 2), 64), "all") for r in records)
     result = ShardResult(tuple(records), FINE, 1, 0, 1.0, ())
-    return document(Shard(Endpoint("http://h", "m"), planned), [result], Judging(Slo(1000, 50, 90), warmup_s))
+    closed = None if users is None else Users(users, (0.0,) * len(planned))
+    return document(Shard(Endpoint("http://h", "m"), planned, closed), [result], Judging(Slo(1000, 50, 90), warmup_s))
 
 
 def outcome_of(*events: bytes, chat: bool = False) -> RequestRecord:
@@ -49,6 +50,28 @@ def outcome_of(*events: bytes, chat: bool = False) -> RequestRecord:
         exchange.stream.feed(event, 1.0)
     exchange.settle()
     return record_of(exchange, ASKED, 0.0, ASKED.output_length)
+
+
+def test_a_bench_point_is_of_the_time_when_all_users_were_busy() -> None:
+    """Two users, one second apart at the start; a token takes 10 ms alone and 20 ms beside another user's."""
+    alone, beside = 0.01, 0.02
+    spans = [(0.0, 1.0, alone), (1.0, 2.0, beside), (1.0, 2.0, beside), (2.0, 3.0, beside), (2.0, 3.5, beside),
+             (3.0, 4.0, beside), (3.5, 4.5, alone)]  # fmt: skip
+    records = [
+        RequestRecord(n, 100, start, start, start, end - 10 * gap, end, [gap] * 10, 11, None, "ok")
+        for n, (start, end, gap) in enumerate(spans)
+    ]
+    found = judged(records, users=2)
+    assert found["tpot_ms"]["mean"] < 20  # type: ignore[index]
+    assert found["all_busy"] == {
+        "requests": 4, "ttft_ms": 925.0, "tpot_ms": 20.0, "prompt_tokens": 100, "output_tokens": 11, "cached_tokens": 0,
+    }  # fmt: skip
+    mix = Mix((RequestClass("all", 1.0, parse_lengths("constant:100"), parse_lengths("constant:11")),))
+    spec = BenchSpec(Endpoint("http://h", "m"), mix, users=2, requests=7)
+    run = point_run("run", spec, found, 2)
+    assert ",tpot_ms,20," in points_csv([run], Deployment("m"))
+    assert judged(records[:1], users=2)["all_busy"] is None, "the second user never came"
+    assert "all_busy" not in judged(records)
 
 
 def test_failures_and_slow_answers_together_miss_the_percentile() -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import orjson
@@ -13,7 +14,7 @@ from tests.unit.loadgen.conftest import Call, chunked, fixed, scripted, usage, w
 from tonnage_core.benchmarking.arrivals import Arrivals
 from tonnage_core.benchmarking.capacity import SearchSettings
 from tonnage_core.benchmarking.lengths import parse_lengths
-from tonnage_core.benchmarking.workload import Mix, RequestClass
+from tonnage_core.benchmarking.workload import Mix, RequestClass, Sessions
 from tonnage_core.errors import BadInputError
 from tonnage_core.slo import Slo
 from tonnage_loadgen.answers import ChatStream, WholeAnswer
@@ -99,6 +100,35 @@ def test_a_load_is_dealt_out_whole() -> None:
     assert all(part.users and len(part.users.think_s) == len(part.planned) for part in parts)
 
 
+def test_users_are_dealt_out_with_their_whole_conversations() -> None:
+    mix = replace(MIX, sessions=Sessions(4, 2.0))
+    shard = BenchSpec(Endpoint("http://127.0.0.1:9", "m"), mix, users=6, requests=17).shard()
+    assert {each.session for each in shard.planned} == set(range(6)), "every user has a conversation"
+    parts = split(shard, 2)
+    assert sorted(p.request.index for part in parts for p in part.planned) == list(range(17))
+    assert not {p.session for p in parts[0].planned} & {p.session for p in parts[1].planned}
+    assert all(part.users and part.users.count == 3 for part in parts)
+
+
+async def test_a_turn_waits_for_the_answer_before_it_and_users_stay_busy() -> None:
+    mix = replace(MIX, sessions=Sessions(3, 0.0))
+    async with paced(Pace(4, 0.01, 0.01)) as (_, endpoint):
+        shard = BenchSpec(endpoint, mix, users=4, requests=24).shard()
+        results = await run_load(shard)
+    records = {record.index: record for result in results for record in result.records}
+    assert len(records) == 24
+    spans: dict[int | None, list[tuple[float, float]]] = {}
+    for each in sorted(shard.planned, key=lambda each: each.turn):
+        record = records[each.request.index]
+        assert record.last_s is not None
+        spans.setdefault(each.session, []).append((record.intended_s, record.last_s))
+    assert len(spans) == 8
+    assert all(a[1] <= b[0] for turns in spans.values() for a, b in pairwise(turns))
+    together = max(sum(start <= at < end for turns in spans.values() for start, end in turns) for at in
+                   (start for turns in spans.values() for start, _ in turns))  # fmt: skip
+    assert together <= 4
+
+
 async def test_clients_that_go_away_are_no_errors_and_no_latencies() -> None:
     async with paced(Pace(100, 0.01, 0.02)) as (_, endpoint):
         mix = replace(MIX, cancel_share=1.0, cancel_after_s=0.05)
@@ -142,6 +172,28 @@ def test_a_whole_answer_is_one_event_at_its_last_byte() -> None:
     cut.feed(body[:9], 1.0)
     cut.end(2.0)
     assert not cut.done
+
+
+async def test_an_endless_whole_answer_is_dropped_and_its_connection_too() -> None:
+    gone = asyncio.Event()
+
+    async def answer(call: Call) -> bytes | None:
+        call.writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
+        try:
+            while True:
+                call.writer.write(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
+                await call.writer.drain()
+        except ConnectionError:
+            gone.set()
+        return None
+
+    async with scripted(answer) as server:
+        end = Endpoint(server.url, "m", "embeddings", timeout_s=600.0)
+        found = await run_one(BenchSpec(end, MIX, users=1, requests=1, warmup_s=0.0))
+        async with asyncio.timeout(60):
+            await gone.wait()
+    assert found["errors_by_kind"] == {"stream_error": 1}
+    assert "the answer is longer than 16777216 bytes" in found["error_samples"][0]
 
 
 async def test_chat_and_embeddings_are_asked_as_their_apis_want_with_tenant_and_adapter() -> None:

@@ -5,7 +5,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tonnage_bench.documents import BenchRequest
 from tonnage_bench.settings import BenchSettings
 from tonnage_cli.bench import command
 from tonnage_cli.main import run
+from tonnage_core.benchmarking.series import Series, sure_asks
 from tonnage_loadgen.paced_mock import Pace, PacedMock
 from tonnage_planner.adapters.endpoints_static import StaticEndpoints
 from tonnage_planner.app import Ports as PlannerPorts
@@ -156,6 +157,16 @@ def test_points_of_a_job_reach_the_planner_that_was_down_and_become_its_drift(
     assert 'tonnage_planner_bench_drift_ratio_count{metric="tpot_ms"} 1.0' in told
 
 
+async def test_a_process_says_what_cannot_be_and_nothing_against_what_can(tmp_path: Path) -> None:
+    fields = BenchRequest(url="http://127.0.0.1:9", rate=5.0, lengths_text="no log").model_dump(mode="json")
+    asks = [asdict(ask) for ask in sure_asks(Series(rates=(5.0,)))]
+    question = {"request": fields | {"job": "j"}, "asks": asks, "longest_s": 100.0}
+    why = await StepProcess().refused(question)
+    assert why is not None
+    assert "lengths_from" in why
+    assert await StepProcess().refused(question | {"request": fields | {"job": "j", "lengths_text": None}}) is None
+
+
 class PointsRunner:
     """Every run has these points."""
 
@@ -164,6 +175,9 @@ class PointsRunner:
 
     async def run(self, question: dict[str, Any]) -> dict[str, Any]:
         return {"met": True, "document": {}, "points": self._points}
+
+    async def refused(self, question: dict[str, Any]) -> str | None:
+        return None
 
 
 class Unused:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tonnage_core.benchmarking.capacity import SearchSettings
 from tonnage_core.benchmarking.leases import LeaseRules, StepAction, StepView, step_action
-from tonnage_core.benchmarking.series import Ask, Made, Series, capacity_found, most_runs, next_ask
+from tonnage_core.benchmarking.series import Ask, Made, Series, capacity_found, most_runs, next_ask, sure_asks
 
 RULES = LeaseRules(lease_s=10, resend_s=5, attempts=3)
 
@@ -62,3 +62,15 @@ def test_a_claim_is_never_taken_while_its_lease_holds(waits: list[float], claime
             assert (action is StepAction.WAIT) == (now < until)
         else:
             assert action in (StepAction.WAIT, StepAction.SEND)
+
+
+def test_the_runs_that_are_known_before_any_is_made() -> None:
+    search = SearchSettings(4.0, 0.05, 12, 2)
+    series = Series(search, (1.0, 2.0), (8,), gate=True, seed=3)
+    asks = sure_asks(series)
+    assert [(ask.kind, ask.rate, ask.users) for ask in asks] == [
+        ("search", 4.0, None), ("rate", 1.0, None), ("rate", 2.0, None), ("users", None, 8), ("gate", None, None),
+    ]  # fmt: skip
+    assert [ask.kind for ask in sure_asks(Series())] == ["once"]
+    assert [ask.kind for ask in sure_asks(Series(search))] == ["search"]
+    assert sure_asks(Series())[0] == next_ask(Series(), ())

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import sqlite3
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +18,11 @@ from tonnage_bench.errors import QueueError
 from tonnage_bench.ledger import Ledger
 from tonnage_bench.ports import Ref, StepQueue
 from tonnage_bench.settings import BenchSettings
+from tonnage_core.errors import BadInputError
+from tonnage_loadgen.bench_step import check_steps, with_files
 from tonnage_runtime.clock import SystemClock
 
-SWEEP = {"url": "http://127.0.0.1:9", "sweep": [1, 2, 3], "duration_s": 1}
+SWEEP = {"url": "http://127.0.0.1:9", "sweep": [1, 2, 3]}
 POINTS = {"sweep_users": [1, 2], "gpu": "L40S", "catalogue_model": "meta-llama/Llama-3.1-8B"}
 
 
@@ -48,6 +51,7 @@ class FakeRunner:
 
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     begun: list[dict[str, Any]] = field(default_factory=list)
+    checked: list[dict[str, Any]] = field(default_factory=list)
     ended: int = 0
     result: Callable[[dict[str, Any]], dict[str, Any]] = made_up
 
@@ -56,6 +60,15 @@ class FakeRunner:
         await self.gate.wait()
         self.ended += 1
         return self.result(question)
+
+    async def refused(self, question: dict[str, Any]) -> str | None:
+        self.checked.append(question)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                check_steps(with_files(question["request"], Path(folder)), question["asks"], question["longest_s"])
+            except BadInputError as error:
+                return str(error)
+        return None
 
 
 @contextlib.asynccontextmanager
@@ -262,6 +275,19 @@ async def test_a_run_that_fails_by_its_worker_is_tried_again_and_one_that_fails_
         ({"api_key": "x"}, 400, "Extra inputs"),
         ({"input_tokens": "many"}, 400, "lognormal:P50,P99"),
         ({"tasks_text": "{}"}, 400, "baseline_url"),
+        ({"tasks_text": "{}", "baseline_url": "http://127.0.0.1:9"}, 400, "line 1"),
+        ({"classes": ["chat=0.8"]}, 400, "NAME=SHARE/INPUT/OUTPUT"),
+        ({"tenants": ["a=-1"]}, 400, "--tenant"),
+        ({"prefix_tokens": 100, "prefix_depth": 4}, 400, "prefix tree"),
+        ({"lengths_text": "no log"}, 400, "lengths_from"),
+        ({"sweep": [], "trace_text": "no trace"}, 400, "trace"),
+        ({"sweep": [], "users": 9, "requests": 4}, 400, "as many requests"),
+        ({"sweep": [1, 1e6], "duration_s": 600}, 400, "too many"),
+        ({"sweep": [1e-6]}, 400, "no request"),
+        ({"arrivals": "gamma", "cv": 0.001}, 400, "cv"),
+        ({"duration_s": 80_000}, 400, "at most 3600 s"),
+        ({"turns": 100, "turn_think_s": 1000}, 400, "at most 3600 s"),
+        ({"sweep": [], "users": 1, "requests": 100, "think_s": 100}, 400, "at most 3600 s"),
     ],
 )
 async def test_what_is_no_job_is_refused_in_one_line(
@@ -357,7 +383,8 @@ async def test_a_key_goes_to_its_own_host_alone(tmp_path: Path) -> None:
     runner = open_runner()
     keys = {"127.0.0.1:9": "secret", "localhost": "other"}
     async with service(tmp_path / "b.sqlite", runner, target_keys=keys) as client:
-        body = SWEEP | {"sweep": [1], "tasks_text": "{}", "baseline_url": "http://localhost:7"}
+        task = '{"prompt": "2 + 2", "answer": "4"}'
+        body = SWEEP | {"sweep": [1], "tasks_text": task, "baseline_url": "http://localhost:7"}
         await until(client, await submitted(client, body), ended)
     assert runner.begun[0]["headers"] == [["authorization", "Bearer secret"]]
     assert runner.begun[0]["baseline_headers"] == [["authorization", "Bearer other"]]

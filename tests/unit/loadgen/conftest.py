@@ -126,7 +126,7 @@ async def _one_request(
         tokens = encode(orjson.loads(body)["prompt"])
         found = orjson.dumps({"tokens": tokens, "count": len(tokens)})
         reply = fixed(found) if tokenizer else fixed(b"", "404 Not Found")
-    elif path.endswith(b"/completions"):
+    elif path.endswith((b"/completions", b"/embeddings")):
         call = Call(len(server.calls), connection, head, body, reader, writer)
         server.calls.append(call)
         server.called.set()

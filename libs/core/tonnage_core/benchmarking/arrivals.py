@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 KINDS = ("poisson", "gamma", "constant", "ramp")
 MOST = 5_000_000
 """Arrivals of one schedule."""
+LONGEST_S = 7 * 86400.0
+"""Seconds of one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,19 @@ class Arrivals:
             raise BadInputError(f"an end rate of {self.end_rate:g} requests/s is impossible; give more than 0")
 
 
-def schedule(arrivals: Arrivals, duration_s: float, rng: "Random") -> list[float]:
-    """Every arrival in [0, `duration_s`). Raises `BadInputError` for more than 5 million."""
+def expected(arrivals: Arrivals, duration_s: float) -> float:
+    """Arrivals in [0, `duration_s`) in the mean. Raises `BadInputError` for more than 5 million."""
     mean = arrivals.rate if arrivals.end_rate is None else (arrivals.rate + arrivals.end_rate) / 2
     if not (math.isfinite(duration_s) and duration_s > 0):
         raise BadInputError(f"a load of {duration_s:g} s is impossible; give more than 0")
     if mean * duration_s > MOST:
         raise BadInputError(f"{mean * duration_s:.3g} requests are too many for one run; give at most {MOST}")
+    return mean * duration_s
+
+
+def schedule(arrivals: Arrivals, duration_s: float, rng: "Random") -> list[float]:
+    """Every arrival in [0, `duration_s`). Raises `BadInputError` for more than 5 million."""
+    expected(arrivals, duration_s)
     if arrivals.kind == "ramp":
         return _ramp(arrivals, duration_s, rng)
     found: list[float] = []

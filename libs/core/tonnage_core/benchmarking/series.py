@@ -6,7 +6,7 @@ that the last one warmed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tonnage_core.benchmarking.capacity import Found, SearchSettings, Trial, next_move
 
@@ -69,6 +69,16 @@ def next_ask(series: Series, made: Sequence[Made]) -> Ask | None:
     if series.gate and all(each.ask.kind != "gate" for each in made):
         return Ask(number, "gate", None, None, seed, "accuracy gate")
     return None
+
+
+def sure_asks(series: Series) -> list[Ask]:
+    """The runs whose load is known before any is made: of a search its first, of the other stages all."""
+    made: list[Made] = []
+    if series.search is not None:
+        made.append(Made(Ask(0, "search", series.search.start, None, run_seed(series.seed, 0), "the first"), met=True))
+    while (ask := next_ask(replace(series, search=None), made)) is not None:
+        made.append(Made(ask, met=True))
+    return [each.ask for each in made]
 
 
 def capacity_found(series: Series, made: Sequence[Made]) -> Found | None:
