@@ -82,7 +82,21 @@ def _data_path(settings: dict[str, Any], only: list[str]) -> dict[str, Any]:
             engines.kill()
             engines.wait()
     rows = {name: {cell: _median(values) for cell, values in found.items()} for name, found in cells.items()}
-    return {"not_installed": missing, "routers": rows}
+    return {"not_installed": missing, "routers": rows, "token_us": _token_us(rows, settings["stream_tokens"])}
+
+
+def _token_us(rows: dict[str, dict[str, dict[str, float]]], tokens: int) -> dict[str, dict[str, float]]:
+    """CPU a token, its request's taken off: a stream's against a JSON answer's of the same request."""
+    return {
+        name: {
+            cell.removeprefix("stream "): round(
+                (row["cpu_us"] - cells[f"json {cell.split()[1]}"]["cpu_us"]) / tokens, 2
+            )
+            for cell, row in cells.items()
+            if cell.startswith("stream ") and f"json {cell.split()[1]}" in cells
+        }
+        for name, cells in rows.items()
+    }
 
 
 def _pinned(command: list[str], cpu: int) -> list[str]:

@@ -362,12 +362,11 @@ class Gateway:
         self.metrics.count(self.metrics.tenant_requests, (name,))
 
     def _learn(self, exchange: Exchange) -> None:
-        metrics, usage = self.metrics, exchange.usage
+        usage = exchange.usage
         assert usage is not None
-        pool = metrics.pools.label(exchange.facts.pool)
-        metrics.count(metrics.tokens, (pool, "prompt"), usage.prompt_tokens)
-        metrics.count(metrics.tokens, (pool, "completion"), usage.completion_tokens)
-        metrics.count(metrics.tokens, (pool, "cached"), usage.cached_tokens or 0)
+        self.metrics.count_tokens(
+            exchange.facts.pool, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0
+        )
         self.prompts.answered(exchange, usage.prompt_tokens)
         if exchange.facts.tokens is None and exchange.facts.model is not None:
             self.estimate.learn(exchange.facts.model, len(exchange.facts.prompt), usage.prompt_tokens)

@@ -112,7 +112,8 @@ class RouterMetrics(Collector):
         self.tenant_requests: dict[tuple[str], int] = {}
         self.tenant_tokens: dict[tuple[str], int] = {}
         self.tenant_refusals: dict[tuple[str, str], int] = {}
-        self.tokens: dict[tuple[str, str], int] = {}
+        self.tokens: dict[str, list[int]] = {}
+        """By pool, in the order of `TOKEN_KINDS`."""
         self.slo_requests: dict[tuple[str, str], int] = {}
         self.predicted_prompt_tokens = 0
         self.predicted_hit_tokens = 0
@@ -131,6 +132,16 @@ class RouterMetrics(Collector):
                 key = cast("K", (OTHER, *key[1:]))
             counted = counts.get(key, 0)
         counts[key] = counted + amount
+
+    def count_tokens(self, pool: str, prompt: int, completion: int, cached: int) -> None:
+        """An engine reported what a request of the pool used."""
+        pool = self.pools.label(pool)
+        counted = self.tokens.get(pool)
+        if counted is None:
+            counted = self.tokens[pool] = [0, 0, 0]
+        counted[0] += prompt
+        counted[1] += completion
+        counted[2] += cached
 
     def observe_request(self, pool: str, duration_s: float, first_byte_s: float | None) -> None:
         """A request of a pool ended; `first_byte_s` is None when nothing was answered."""
@@ -233,7 +244,9 @@ def _counters(m: RouterMetrics) -> Iterable[Metric]:
 
 def _by_pool(m: RouterMetrics, pools: Sequence[str]) -> Iterable[Metric]:
     """What is told by pool; the counters start at 0 in every known one."""
-    tokens = dict.fromkeys(product(pools, TOKEN_KINDS), 0) | m.tokens
+    tokens = dict.fromkeys(product(pools, TOKEN_KINDS), 0)
+    for pool, counted in m.tokens.items():
+        tokens |= {(pool, kind): count for kind, count in zip(TOKEN_KINDS, counted, strict=True)}
     yield _counter("tokens", "Tokens that engines reported in usage", ["pool", "kind"], tokens.items())
     judged = dict.fromkeys(product(pools, VERDICTS), 0) | m.slo_requests
     yield _counter("slo_requests", "Requests by how they stand to the SLO", ["pool", "verdict"], judged.items())

@@ -111,7 +111,7 @@ def _responses(document: Document) -> tuple[bytes, int | None]:
 
 
 def _conversation(document: Document, messages: object, system: object) -> tuple[bytes, int | None]:
-    parts: list[str | bytes] = []
+    parts: list[str] = []
     tools = document.get("tools")
     if tools:
         parts.append(_dump(tools))
@@ -124,7 +124,7 @@ def _conversation(document: Document, messages: object, system: object) -> tuple
     return _joined(parts), None
 
 
-def _message(message: object, parts: list[str | bytes]) -> None:
+def _message(message: object, parts: list[str]) -> None:
     if type(message) is not dict:
         return
     role = message.get("role")
@@ -142,7 +142,7 @@ def _message(message: object, parts: list[str | bytes]) -> None:
             parts.append(value if type(value) is str else _dump(value))
 
 
-def _content(content: object, parts: list[str | bytes]) -> None:
+def _content(content: object, parts: list[str]) -> None:
     if type(content) is str:
         parts.append(content)
     elif type(content) is list:
@@ -150,7 +150,7 @@ def _content(content: object, parts: list[str | bytes]) -> None:
             _part(part, parts)
 
 
-def _part(part: object, parts: list[str | bytes]) -> None:
+def _part(part: object, parts: list[str]) -> None:
     if type(part) is str:
         parts.append(part)
     elif type(part) is dict:
@@ -164,7 +164,7 @@ def _part(part: object, parts: list[str | bytes]) -> None:
                 _media(value, parts)
 
 
-def _media(value: object, parts: list[str | bytes]) -> None:
+def _media(value: object, parts: list[str]) -> None:
     """A URL or base64 text, perhaps inside an object: short ones whole, long ones by length and samples."""
     if type(value) is str:
         if len(value) <= _LONG_VALUE:
@@ -195,7 +195,7 @@ def _embedding(document: Document) -> tuple[bytes, int | None]:
 
 def _pair(document: Document) -> tuple[bytes, int | None]:
     """Rerank and score: the query, then the texts compared with it."""
-    parts: list[str | bytes] = []
+    parts: list[str] = []
     for name in ("query", "text_1", "queries", "documents", "text_2"):
         value = document.get(name)
         if value is not None:
@@ -225,18 +225,15 @@ def _ids(tokens: list[Any]) -> bytes:
         return b""  # a negative, huge or non-integer id: the engine's to refuse
 
 
-def _dump(value: object) -> bytes:
+def _dump(value: object) -> str:
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(value).decode()
     except TypeError:
-        return json.dumps(value).encode()
+        return json.dumps(value)
 
 
-def _joined(parts: list[str] | list[str | bytes]) -> bytes:
-    return b"".join([_encoded(p) if type(p) is str else p for p in parts])  # type: ignore[misc]
-
-
-def _encoded(text: str) -> bytes:
+def _joined(parts: list[str]) -> bytes:
+    text = "".join(parts)
     try:
         return text.encode()
     except UnicodeEncodeError:  # a lone surrogate
