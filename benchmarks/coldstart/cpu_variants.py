@@ -77,6 +77,13 @@ def load_ours() -> object:
     return lambda: tonnage_coldstart.load(SOURCE, "cpu", options)
 
 
+def disk_alone() -> object:
+    """Reads past the page cache into a few large pages, nothing copied or checked: the least time a load can take."""
+    from baselines import plain_ring
+
+    return lambda: plain_ring(Path(SOURCE), "cpu", WIDTH, copy=False, direct=True, slab_bytes=2 << 20)
+
+
 def load_runai() -> object:
     from runai_model_streamer import SafetensorsStreamer
 
@@ -140,7 +147,7 @@ def _range(connection: http.client.HTTPConnection, name: str, start: int, into: 
 
 
 def main() -> None:
-    methods = {one.__name__: one for one in (stage, raw_copy, load_ours, load_runai, load_safe_open)}
+    methods = {one.__name__: one for one in (stage, raw_copy, disk_alone, load_ours, load_runai, load_safe_open)}
     run: Any = methods[METHOD]()
     before, rss = resource.getrusage(resource.RUSAGE_SELF), _rss_mib()
     started = time.perf_counter()
