@@ -3,13 +3,13 @@
 With `--release` it takes its finalizers and its marks on nodes away and ends: before a deinstallation.
 """
 
+import argparse
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import uvloop
 from kubernetes.client import Configuration
@@ -24,6 +24,7 @@ from tonnage_operator.leader import Leader
 from tonnage_operator.settings import OperatorSettings
 from tonnage_operator.uninstall import release
 from tonnage_runtime.access import OwnToken
+from tonnage_runtime.arguments import OneLineParser, add_settings_file
 from tonnage_runtime.clock import SystemClock
 from tonnage_runtime.http_app import bind, serve
 from tonnage_runtime.kube import KubeClient, KubeError, configuration
@@ -84,13 +85,21 @@ def stop_others(client: KubeClient, settings: OperatorSettings) -> None:
         logging.getLogger("tonnage.operator").warning("lease not taken", extra={"reason": str(error)})
 
 
+def _words(arguments: Sequence[str]) -> argparse.Namespace:
+    """`release` and `settings`; `--help` prints and exits 0, anything else raises `ArgumentsError`."""
+    parser = OneLineParser("python -m tonnage_operator.main", __doc__)
+    parser.add_argument("--release", action="store_true", help="take finalizers and marks on nodes away, and end")
+    add_settings_file(parser)
+    return parser.parse_args(arguments)
+
+
 def main() -> int:
     """Exit code 0 after a clean stop, 1 when a release is not whole, 2 with one line when nothing could start."""
     try:
-        words = [word for word in sys.argv[1:] if word != "--release"]
-        settings = load_settings(OperatorSettings, "operator", os.environ, Path(words[0]) if words else None)
+        words = _words(sys.argv[1:])
+        settings = load_settings(OperatorSettings, "operator", os.environ, words.settings)
         configure_logging("operator", settings.log_level)
-        if "--release" in sys.argv[1:]:
+        if words.release:
             return release_all(settings)
         uvloop.run(run(settings))
     except TonnageError as error:

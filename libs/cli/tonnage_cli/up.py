@@ -22,8 +22,9 @@ from tonnage_loadgen.target import parse_target
 from tonnage_loadgen.trace_file import read_trace
 from tonnage_runtime.catalogue import load_gpu, load_model
 
-START_HELP = "Engine seconds that the start of an engine takes that the planner asks for."
-DOWN_HELP = "Engine seconds for which the load must have fitted fewer engines."
+START_S, DOWN_S = 60.0, 300.0
+START_HELP = f"With --max-engines: engine seconds that a start takes that the planner asks for.  [default: {START_S:g}]"
+DOWN_HELP = f"With --max-engines: engine seconds for which the load must have fitted fewer.  [default: {DOWN_S:g}]"
 POLICIES = ("prefix", "round_robin", "least_load", "power_of_two", "session", "consistent_hash")
 
 
@@ -65,8 +66,8 @@ POLICIES = ("prefix", "round_robin", "least_load", "power_of_two", "session", "c
     type=click.IntRange(1, 64),
     help="Let the planner scale: from --engines, which stay, to this many. Replays under --policy alone.",
 )
-@click.option("--start-s", type=FiniteRange(0, 3600), default=60.0, show_default=True, help=START_HELP)
-@click.option("--scale-down-after-s", type=FiniteRange(0, 86400), default=300.0, show_default=True, help=DOWN_HELP)
+@click.option("--start-s", type=FiniteRange(0, 3600), help=START_HELP)
+@click.option("--scale-down-after-s", type=FiniteRange(0, 86400), help=DOWN_HELP)
 @click.option("--adapter", "adapters", multiple=True, help="A LoRA adapter that every simulated engine is to hold.")
 @click.option("--once", is_flag=True, help="Replay, report, end; exit 1 when a request failed or the run is void.")
 @json_option
@@ -86,6 +87,8 @@ def command(
     if once and trace is None:
         raise click.UsageError("--once replays a trace and ends: name one with --replay")
     _check(urls_file, **fleet)
+    fleet |= {"start_s": START_S if fleet["start_s"] is None else fleet["start_s"]}
+    fleet |= {"scale_down_after_s": DOWN_S if fleet["scale_down_after_s"] is None else fleet["scale_down_after_s"]}
     fleet |= {"slo_ttft_ms": slo_ttft_ms, "slo_tpot_ms": slo_tpot_ms}
     workload = _workload(trace, limit, max_input, prompt_format, Slo(slo_ttft_ms, slo_tpot_ms)) if trace else None
     options = FleetOptions(**fleet, console_token=secrets.token_urlsafe(18))
@@ -98,6 +101,10 @@ def _check(urls_file: Path | None, **fleet: Any) -> None:
         parse_target(url)
     if fleet["kv_events"] and fleet["engine_urls"]:
         raise click.UsageError("--kv-events is for simulated engines: real ones' ports go into the router's endpoints")
+    for given in ("start_s", "scale_down_after_s"):
+        if fleet[given] is not None and fleet["max_engines"] is None:
+            option = f"--{given.replace('_', '-')}"
+            raise click.UsageError(f"{option} is for a fleet that the planner scales: give --max-engines too")
     if fleet["max_engines"] is not None and fleet["engine_urls"]:
         raise click.UsageError("--max-engines starts and ends simulated engines: leave it out with --engine-url")
     if fleet["max_engines"] is not None and fleet["max_engines"] < fleet["engines"]:

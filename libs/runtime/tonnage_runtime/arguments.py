@@ -33,9 +33,14 @@ def settings_file(prog: str, description: str | None, arguments: Sequence[str]) 
     `--help` prints and exits 0; anything else raises `ArgumentsError`.
     """
     parser = OneLineParser(prog, description)
-    parser.add_argument("settings", nargs="?", type=Path, metavar="SETTINGS.yaml", help="settings; environment wins")
+    add_settings_file(parser)
     found: Path | None = parser.parse_args(arguments).settings
     return found
+
+
+def add_settings_file(parser: argparse.ArgumentParser) -> None:
+    """Let `parser` take the file of settings, as `settings`."""
+    parser.add_argument("settings", nargs="?", type=Path, metavar="SETTINGS.yaml", help="settings; environment wins")
 
 
 def no_arguments(prog: str, description: str | None, arguments: Sequence[str]) -> None:

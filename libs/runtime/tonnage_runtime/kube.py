@@ -321,6 +321,12 @@ def object_name(item: Object) -> str:
     return name
 
 
+def object_version(item: Object) -> str | None:
+    """The object's resource version; None when it has none."""
+    found = (item.get("metadata") or {}).get("resourceVersion")
+    return found if isinstance(found, str) and found else None
+
+
 def _document(data: bytes) -> Object:
     try:
         found = json.loads(data)

@@ -7,7 +7,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tonnage_runtime.kube import KubeClient, KubeError, KubeGoneError, Object, Resource, Watching, object_name
+from tonnage_runtime.kube import (
+    KubeClient,
+    KubeError,
+    KubeGoneError,
+    Object,
+    Resource,
+    Watching,
+    object_name,
+    object_version,
+)
 
 log = logging.getLogger(__name__)
 JOIN_S = 5.0
@@ -16,9 +25,11 @@ JOIN_S = 5.0
 @dataclass(frozen=True, slots=True)
 class Pace:
     """Seconds: a new list at least every `relist_s`; `least_s` between lists, doubled after each failure in a row up
-    to `most_s`, with a fifth of jitter so that a fleet does not come back in step."""
+    to `most_s`, with a fifth of jitter so that a fleet does not come back in step. The server ends each watch after
+    `watch_s` and the next goes on from there: a connection that died in silence is noticed when that end stays out."""
 
     relist_s: float = 300.0
+    watch_s: float = 30.0
     least_s: float = 1.0
     most_s: float = 120.0
 
@@ -99,16 +110,27 @@ class Reflector:
         return version
 
     def _follow(self, version: str) -> None:
-        """Events until the timer, the server's end or an error."""
+        """Watches one after another until the timer, an error, or the end of one before half its time: it was broken
+        off, and a list comes after a pause."""
         ends = time.monotonic() + self._pace.relist_s
-        try:
-            self._watching = self._client.watch(self._resource, self._selector, version, self._pace.relist_s)
-            if self._stop.is_set():
+        while not self._stop.is_set() and (left_s := ends - time.monotonic()) > 0:
+            asked_s, began = min(self._pace.watch_s, left_s), time.monotonic()
+            version = self._watch(version, asked_s, ends)
+            if time.monotonic() - began < asked_s / 2:
                 return
+
+    def _watch(self, version: str, seconds: float, ends: float) -> str:
+        """The events of one watch; the version that the next goes on from."""
+        try:
+            self._watching = self._client.watch(self._resource, self._selector, version, seconds)
+            if self._stop.is_set():
+                return version
             for kind, item in self._watching:
                 self._take(kind, item)
+                version = object_version(item) or version
                 if self._stop.is_set() or time.monotonic() > ends:
                     break
+            return version
         except KubeGoneError:
             raise
         except KubeError as error:

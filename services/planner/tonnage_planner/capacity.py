@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from tonnage_core.autoscaling.capacity import replica_cost
+from tonnage_core.autoscaling.capacity import ReplicaCost, replica_cost
 from tonnage_core.autoscaling.policy import ReplicaCapacity
 from tonnage_core.engine.defaults import batch_limits
 from tonnage_core.engine.step_time import step_time_for
@@ -17,13 +17,14 @@ def capacity_of(pool: str, given: PolicySettings) -> ReplicaCapacity | None:
     if given.gpu is None:
         return None
     try:
-        return _capacity(given.model or pool, given.gpu, given.tp, given.max_num_batched_tokens, given.slo_ttft_ms)
+        cost = _cost(given.model or pool, given.gpu, given.tp, given.max_num_batched_tokens)
     except BadInputError as error:
         raise SettingsError(f"pool {pool}: {error}") from error
+    tpot_s = None if given.slo_tpot_ms is None else given.slo_tpot_ms / 1e3
+    return ReplicaCapacity(cost, given.slo_ttft_ms / 1e3, tpot_s)
 
 
 @lru_cache(maxsize=64)
-def _capacity(model: str, gpu_name: str, tp: int, budget: int | None, slo_ttft_ms: float) -> ReplicaCapacity:
+def _cost(model: str, gpu_name: str, tp: int, budget: int | None) -> ReplicaCost:
     shape, gpu = load_model(model), load_gpu(gpu_name)
-    cost = replica_cost(step_time_for(shape, gpu, tp=tp), budget or batch_limits(gpu)[0])
-    return ReplicaCapacity(cost, slo_ttft_ms / 1e3)
+    return replica_cost(step_time_for(shape, gpu, tp=tp), budget or batch_limits(gpu)[0])

@@ -31,3 +31,9 @@ def test_a_place_that_cannot_be_written(option: str, tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize("option", ["--speed", "--slo-ttft-ms", "--slo-tpot-ms"])
 def test_a_number_that_is_none(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nan is not a finite number" in _refused(capsys, option, "nan")
+
+
+@pytest.mark.parametrize("option", ["--start-s", "--scale-down-after-s"])
+def test_what_only_a_scaled_fleet_heeds(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    error = _refused(capsys, option, "60")
+    assert option in error and "--max-engines" in error

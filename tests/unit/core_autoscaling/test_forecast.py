@@ -7,6 +7,7 @@ import pytest
 from tonnage_core.autoscaling.forecast import (
     BUCKET_S,
     History,
+    chance,
     forecast,
     margin_of,
     point,
@@ -98,6 +99,22 @@ def test_a_pause_repeats_nothing_for_hours_and_a_clock_set_back_loses_nothing() 
     assert len(paused.values) <= len(history.values) + 1
     back = record(history, 7.0, 0.0, 150)
     assert back.values == history.values
+
+
+def test_a_young_pool_is_taken_at_a_sure_rise_and_an_older_one_by_its_margin() -> None:
+    ramp = [0.3, 0.8, 1.3, 2.2]
+    assert point(ramp, 7, request_s=0.4) == pytest.approx(1.25 * 2.2), "no further than a quarter beyond the last"
+    assert point(ramp, 7, request_s=4.0) == pytest.approx(sum(ramp) / 4), "ten times longer requests: it may be chance"
+    assert point(ramp, 7) == pytest.approx(sum(ramp) / 4), "nothing is known of a request yet"
+    assert point([1.0, 1.0, 1.0, 1.0], 7, request_s=0.01) == 1.0
+    old = [0.3] * 20 + ramp
+    assert point(old, 7, request_s=0.4) == pytest.approx(point(old, 7))
+
+
+def test_chance_falls_with_the_length_of_the_window_and_grows_with_the_root_of_the_load() -> None:
+    assert chance(2.0, 0.5) == pytest.approx(math.sqrt(2 * 2.0 * 0.5 / 60))
+    assert chance(8.0, 0.5) == pytest.approx(2 * chance(2.0, 0.5))
+    assert chance(2.0, 0.5, 15.0) == pytest.approx(2 * chance(2.0, 0.5))
 
 
 def test_nothing_recorded_is_nothing_forecast() -> None:

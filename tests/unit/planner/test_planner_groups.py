@@ -110,7 +110,7 @@ def test_a_family_grows_where_the_load_is_cheapest_and_then_where_there_is_room(
     grown(world, 4.0)
     assert world.targets["l40s"] == 4
     assert world.targets["h100"] >= 3
-    grown(world, 0.5, 1500)
+    grown(world, 0.4, 1500)
     assert world.targets["h100"] == 0, "the dearest goes first once the load fits"
     assert 2 <= world.targets["l40s"] <= 4
     assert any("fewer h100: the dearest" in text for text in world.told)

@@ -14,6 +14,7 @@ from tonnage_runtime.kube_reflector import Pace, Reflector
 
 PROFILES = Resource("tonnage.dev", "v1alpha1", "gpuprofiles", "GpuProfile")
 HOLD = b"hold"
+LATER = b"later"
 
 
 def listed(*names: str) -> tuple[int, bytes]:
@@ -21,8 +22,9 @@ def listed(*names: str) -> tuple[int, bytes]:
     return 200, json.dumps({"metadata": {"resourceVersion": "9"}, "items": items}).encode()
 
 
-def event(kind: str, name: str) -> bytes:
-    return json.dumps({"type": kind, "object": {"metadata": {"name": name}}}).encode() + b"\n"
+def event(kind: str, name: str, version: str = "") -> bytes:
+    metadata = {"name": name} | ({"resourceVersion": version} if version else {})
+    return json.dumps({"type": kind, "object": {"metadata": metadata}}).encode() + b"\n"
 
 
 GONE = json.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}}).encode() + b"\n"
@@ -55,6 +57,8 @@ class Followed:
         for part in self.watches.pop(0) if len(self.watches) > 1 else self.watches[0]:
             if part == HOLD:
                 await self.over.wait()
+            elif part == LATER:
+                await asyncio.sleep(0.6)
             else:
                 writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
         writer.write(b"0\r\n\r\n")
@@ -81,13 +85,15 @@ class Followed:
 
 
 @asynccontextmanager
-async def following(lists: list[tuple[int, bytes]], watches: list[list[bytes]]) -> AsyncIterator[Followed]:
+async def following(
+    lists: list[tuple[int, bytes]], watches: list[list[bytes]], *, watch_s: float = 30.0, timeout_s: float = 5.0
+) -> AsyncIterator[Followed]:
     followed = Followed(lists, watches)
     server = await asyncio.start_server(followed.answer, "127.0.0.1", 0)
     found = Configuration()
     found.host, found.proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None
-    client = KubeClient(found, timeout_s=5.0)
-    pace = Pace(relist_s=60.0, least_s=0.01, most_s=0.05)
+    client = KubeClient(found, timeout_s=timeout_s)
+    pace = Pace(relist_s=60.0, watch_s=watch_s, least_s=0.01, most_s=0.05)
     followed.reflector = Reflector(
         client, PROFILES, "tonnage.dev/node=n1", changed=followed.changed, called=followed.called, pace=pace
     )
@@ -110,7 +116,7 @@ async def test_events_change_what_was_listed() -> None:
         watch = followed.asked[1]
     assert "resourceVersion=9" in watch
     assert "labelSelector=tonnage.dev/node%3Dn1" in watch
-    assert "timeoutSeconds=60" in watch
+    assert "timeoutSeconds=30" in watch, "far shorter than the time between lists"
 
 
 async def test_a_version_that_is_gone_is_listed_again_and_is_no_failure() -> None:
@@ -124,6 +130,23 @@ async def test_a_watch_that_ends_or_breaks_is_followed_by_a_list() -> None:
     async with following([listed("a")], [[], [b"{broken}\n"], [event("ADDED", "z"), HOLD]]) as followed:
         await followed.until(lambda: followed.names() == {"a", "z"})
         assert followed.calls.count(("list", "ok")) == 3
+        assert ("watch", "unreachable") in followed.calls
+
+
+async def test_the_next_watch_goes_on_where_one_that_had_its_time_stopped() -> None:
+    first = [event("ADDED", "b", "12"), event("BOOKMARK", "", "15"), LATER]
+    async with following([listed("a")], [first, [event("DELETED", "a", "16"), HOLD]], watch_s=1.0) as followed:
+        await followed.until(lambda: followed.names() == {"b"})
+        assert [("resourceVersion=9" in line, "resourceVersion=15" in line) for line in followed.asked[1:3]] == [
+            (True, False),
+            (False, True),
+        ]
+        assert followed.calls.count(("list", "ok")) == 1
+
+
+async def test_a_connection_that_died_in_silence_is_noticed() -> None:
+    async with following([listed("a"), listed("b")], [[HOLD]], watch_s=1.0, timeout_s=0.5) as followed:
+        await followed.until(lambda: followed.names() == {"b"})
         assert ("watch", "unreachable") in followed.calls
 
 

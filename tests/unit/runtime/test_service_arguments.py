@@ -7,6 +7,7 @@ import pytest
 
 import tonnage_coldstart.main
 import tonnage_gpu_agent.main
+import tonnage_operator.main
 import tonnage_planner.main
 import tonnage_router.main
 import tonnage_sim.main
@@ -15,6 +16,7 @@ from tonnage_runtime.arguments import settings_file
 MAINS: dict[str, Callable[[], int]] = {
     "coldstart": tonnage_coldstart.main.main,
     "gpu_agent": tonnage_gpu_agent.main.main,
+    "operator": tonnage_operator.main.main,
     "planner": tonnage_planner.main.main,
     "router": tonnage_router.main.main,
     "sim": lambda: tonnage_sim.main.main(sys.argv[1:]),

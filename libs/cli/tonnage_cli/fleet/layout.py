@@ -52,7 +52,7 @@ class FleetOptions:
     slo_ttft_ms: float = 2000.0
     """Limit of the time to the first token in engine time: the planner scales by it, the router judges by it."""
     slo_tpot_ms: float = 50.0
-    """Limit of the time per output token, for the router's verdicts."""
+    """Limit of the time per output token in engine time, likewise."""
     adapters: tuple[str, ...] = ()
     """LoRA adapters that every simulated engine is to hold."""
     console_token: str = ""
@@ -261,6 +261,7 @@ def _planner(options: FleetOptions, ports: Mapping[str, int], model: str) -> dic
         "min_replicas": options.engines,
         "max_replicas": options.max_engines,
         "slo_ttft_ms": options.slo_ttft_ms,
+        "slo_tpot_ms": options.slo_tpot_ms,
         "start_s": options.start_s,
         "scale_down_after_s": options.scale_down_after_s,
     }

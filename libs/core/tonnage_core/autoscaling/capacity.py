@@ -8,9 +8,13 @@ that the planner predicts with; what the fleet shows corrects them (`correction.
 How full: the wait behind other prompts has an exponential tail in heavy traffic, `P(W > t) = rho e^(-t/w)` with
 `w = rho / (1 - rho) x S (1 + cv^2) / 2` for service time `S` (Kingman's bound for Poisson arrivals), and a router that
 sends each request to the least work leaves, of `n` replicas, one queue served `n` times as fast.
+
+Prompts beside a request slow its tokens too (`slow_share`), in an engine whose full step takes longer than a token may:
+the fewer replicas there are and the fewer tokens a request generates, the less evens out.
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from tonnage_core.engine.batch import Batch, StepClock
@@ -33,6 +37,10 @@ class ReplicaCost:
     token_s: float
     kv_s: float
     pair_s: float
+    full_s: float = 0.0
+    """Seconds of a step that uses the whole token budget, before any context is read; 0: not known."""
+    step_s: float = 0.0
+    """Seconds of a step of one decode row."""
 
     def request_s(self, prompt: float, output: float) -> float:
         """Replica-seconds of one request of `prompt` computed and `output` generated tokens."""
@@ -56,12 +64,17 @@ def replica_cost(clock: StepClock, budget: int) -> ReplicaCost:
         token_s=full / budget,
         kv_s=(clock.seconds(deep) - clock.seconds(rows)) / (1 << 20),
         pair_s=(attended - full) / pairs,
+        full_s=full,
+        step_s=clock.seconds(rows),
     )
 
 
 MISS = 0.002
 """Share of requests that queueing alone may make late: the rest of the 1 % is for surges."""
-FULLEST = 0.98
+SLOW = 0.01
+"""Share of requests that prompts beside them may make too slow, by `slow_share`. Then half as many are slow in the
+engine model with the lengths of the Azure trace, up to half more with exponential ones."""
+LEAST_FILL, FULLEST = 0.3, 0.98
 
 
 def wait_slack(cost: ReplicaCost, mix: RequestMix, slo_ttft_s: float) -> float:
@@ -69,12 +82,68 @@ def wait_slack(cost: ReplicaCost, mix: RequestMix, slo_ttft_s: float) -> float:
     return slo_ttft_s - cost.prefill_s(mix.prompt * (1 + math.sqrt(mix.prompt_cv2)))
 
 
-def fill_limit(cost: ReplicaCost, mix: RequestMix, replicas: int, slo_ttft_s: float) -> float:
-    """Largest mean load of a replica (0 to 1) at which waiting makes no more than the share `MISS` of requests late."""
+def fill_limit(
+    cost: ReplicaCost, mix: RequestMix, replicas: int, slo_ttft_s: float, slo_tpot_s: float | None = None
+) -> float:
+    """Largest mean load of a replica (0 to 1) at which chance makes few first tokens late and few requests slow."""
+    fill = min(ttft_fill(cost, mix, replicas, slo_ttft_s), tpot_fill(cost, mix, replicas, slo_tpot_s))
+    return min(FULLEST, max(LEAST_FILL, fill))
+
+
+def ttft_fill(cost: ReplicaCost, mix: RequestMix, replicas: int, slo_ttft_s: float) -> float:
+    """The load at which waiting makes the share `MISS` of requests late."""
     service = max(cost.request_s(mix.prompt, mix.output), 1e-6)
     slack = wait_slack(cost, mix, slo_ttft_s)
     if slack <= 0:
-        return 0.3
+        return LEAST_FILL
     spread = service * (1 + mix.prompt_cv2) / 2 / max(1, replicas)
-    load = slack / (slack + spread * -math.log(MISS))
-    return min(FULLEST, max(0.3, load))
+    return slack / (slack + spread * -math.log(MISS))
+
+
+def tpot_fill(cost: ReplicaCost, mix: RequestMix, replicas: int, slo_tpot_s: float | None) -> float:
+    """The load at which the share `SLOW` of requests is slow; 1 without a limit a token."""
+    if slo_tpot_s is None or slow_share(cost, mix, replicas, slo_tpot_s, 1.0) <= SLOW:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(10):
+        middle = (low + high) / 2
+        if slow_share(cost, mix, replicas, slo_tpot_s, middle) <= SLOW:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def slow_share(cost: ReplicaCost, mix: RequestMix, replicas: int, slo_tpot_s: float, load: float) -> float:
+    """Share of requests whose tokens take longer than `slo_tpot_s` in the mean, at `load` (0 to 1) a replica.
+
+    In the time `X` that its tokens may take prompts worth `A` come to the request's replica, of mean `busy X` and, on
+    `n` replicas that share them evenly, variance `busy X S (1 + cv^2) / n` (compound Poisson). Steps with prompts still
+    give it a token each, so it is slow when `A > room X`. Over exponential numbers of tokens the normal tail is
+    `(1 - sqrt(y / (2 + y))) / 2` with `y` the squared distance in deviations at the mean number.
+    """
+    request, prefill, tokens = cost.request_s(mix.prompt, mix.output), cost.prefill_s(mix.prompt), mix.output - 1
+    if min(request, prefill, tokens, load) <= 0:
+        return 0.0
+    busy = load * prefill / request
+    reading = load * slo_tpot_s * mix.output * (mix.prompt + mix.output / 2) * cost.kv_s / request
+    step, full = cost.step_s + reading, cost.full_s + reading
+    if full <= slo_tpot_s:
+        return 0.0
+    room = (1 - step / slo_tpot_s) / (1 - step / full) if step < full else 0.0
+    if room <= busy:
+        return 1.0
+    spread = prefill * (1 + mix.prompt_cv2) / max(1, replicas)
+    distance = slo_tpot_s * tokens * (room - busy) ** 2 / (spread * busy)
+    return (1 - math.sqrt(distance / (2 + distance))) / 2
+
+
+def replicas_for(
+    load: float, cost: ReplicaCost, mix: RequestMix, slo_ttft_s: float, slo_tpot_s: float | None = None
+) -> int:
+    """The fewest replicas that carry `load` with none fuller than `fill_limit` of that very number."""
+    if load <= 1e-9:
+        return 0
+    numbers = range(max(1, math.ceil(load - 1e-9)), math.ceil(load / LEAST_FILL) + 1)
+    at = bisect_left(numbers, load - 1e-9, key=lambda n: n * fill_limit(cost, mix, n, slo_ttft_s, slo_tpot_s))
+    return numbers[min(at, len(numbers) - 1)]

@@ -1,7 +1,8 @@
 """What the load will be when a replica asked for now serves, from the past alone.
 
 Point forecast: the larger of the last five minutes and the last minute (a surge counts within a minute, noise evens
-out), plus a tenth of a rising trend; with a whole season on record, what the season did from here on, if that is more.
+out), plus a tenth of a rising trend; a pool too young for either, whose load surely rises, is taken at the rise; with a
+whole season on record, what the season did from here on, if that is more.
 The margin over it is learned: what past forecasts would have had to be multiplied by so that nobody waited longer than
 the TTFT limit leaves room for, at the quantile asked for, together with a prior that a new pool starts from. So a
 steady pool gets a small margin, a bursty one a large one, and nothing has to be tuned by hand.
@@ -27,6 +28,12 @@ PRIOR = (1.1, 1.2, 1.3, 1.4)
 PRIOR_WEIGHT = 4
 """The prior's ratios each count this often: an hour of evidence outweighs them."""
 TREND_DAMPING = 0.1
+YOUNG = 8
+"""Buckets below which a trend over minutes is noise, and the mean of a minute lags behind a load that only begins."""
+SURE = 2.0
+"""Deviations of chance that a young pool's rise must be beyond."""
+OVERSHOOT = 1.25
+"""Most that a young pool's rise is followed to, over the load of the last bucket."""
 LARGEST_SEASON = 3.0
 """Most that a season may multiply the level by."""
 LARGEST_RATIO = 2.0
@@ -138,11 +145,14 @@ def _turned_out(values: Sequence[float], ahead: int, came: float) -> float:
     return min(LARGEST_RATIO, came / said) if said > 0 else 1.0
 
 
-def point(values: Sequence[float], ahead: int) -> float:
-    """The load `ahead` buckets on, without margin; 0 for an empty history."""
+def point(values: Sequence[float], ahead: int, request_s: float = 0.0) -> float:
+    """The load `ahead` buckets on, without margin; 0 for an empty history. `request_s` is what a request takes of a
+    replica: with it a young pool's rise is told from chance."""
     if not values:
         return 0.0
     base = max(_mean(values[-LEVEL:]), _mean(values[-RECENT:]))
+    if len(values) < YOUNG:
+        return base + rise(values[-RECENT:], request_s)
     return base + max(0.0, slope(values[-TREND:])) * ahead * TREND_DAMPING
 
 
@@ -151,13 +161,34 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def slope(values: Sequence[float]) -> float:
-    """Least-squares rise a bucket; 0 for fewer than eight values, which is noise."""
+    """Least-squares rise a bucket; 0 for fewer than `YOUNG` values, which is noise."""
+    return _fitted(values) if len(values) >= YOUNG else 0.0
+
+
+def _fitted(values: Sequence[float]) -> float:
     count = len(values)
-    if count < 8:
-        return 0.0
     middle = (count - 1) / 2
     spread = count * (count * count - 1) / 12
     return sum((index - middle) * value for index, value in enumerate(values)) / spread
+
+
+def rise(values: Sequence[float], request_s: float) -> float:
+    """What a young pool's load is beyond the mean of `values`, its last minute, if it goes on as it surely rose.
+
+    The line fitted, less `SURE` deviations of its slope by chance, from the middle of the values to as long after them
+    as they took; 0 for fewer than three values or no known request.
+    """
+    count = len(values)
+    if count < 3 or request_s <= 0:
+        return 0.0
+    mean, spread = _mean(values), count * (count * count - 1) / 12
+    sure = _fitted(values) - SURE * chance(mean, request_s, BUCKET_S) / math.sqrt(spread)
+    return max(0.0, min(sure * ((count - 1) / 2 + count), OVERSHOOT * values[-1] - mean))
+
+
+def chance(load: float, request_s: float, seconds: float = RECENT * BUCKET_S) -> float:
+    """Deviation of the mean load of `seconds` by Poisson arrivals of requests of exponential size."""
+    return math.sqrt(2 * load * request_s / seconds)
 
 
 def seasonal(history: History, ahead: int) -> float | None:
@@ -179,12 +210,12 @@ def margin_of(ratios: Sequence[float], quantile: float) -> float:
     return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))]
 
 
-def forecast(history: History, horizon_s: float, quantile: float) -> Forecast | None:
-    """The load at the horizon; None before the first bucket is closed."""
+def forecast(history: History, horizon_s: float, quantile: float, request_s: float = 0.0) -> Forecast | None:
+    """The load at the horizon; None before the first bucket is closed. `request_s` as for `point`."""
     if not history.values:
         return None
     ahead = buckets(horizon_s)
     level = _mean(history.values[-RECENT:])
-    said = max(point(history.values, ahead), seasonal(history, ahead) or 0.0)
+    said = max(point(history.values, ahead, request_s), seasonal(history, ahead) or 0.0)
     margin = margin_of(history.ratios, quantile)
     return Forecast(level, said, said * margin, margin)

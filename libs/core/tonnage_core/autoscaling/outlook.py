@@ -1,18 +1,19 @@
 """From demand and forecast to the replicas a pool should have and the fewest that would do.
 
-Up: the load forecast for when a start would be over, times the larger of its learned margin and of what a replica must
-leave free at that mean load. Down: the same load on fewer replicas, each of which then finds less of its prompts cached
-(a replica that goes takes its share of the prefix cache along), with the scale-down margin: N-1 is worked out before it
-is tried. SLO burn asks for one more when nothing is on its way, and lets nothing go.
+Up: the load forecast for when a start would be over, with its learned margin, and at least the number of replicas that
+carries it with the room each must leave for chance, which few replicas need more of than many. Down: the same load on
+fewer replicas, each of which then finds less of its prompts cached (a replica that goes takes its share of the prefix
+cache along), with the scale-down margin: N-1 is worked out before it is tried. SLO burn asks for one more when nothing
+is on its way, and lets nothing go.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tonnage_core.autoscaling.capacity import RequestMix, fill_limit, wait_slack
+from tonnage_core.autoscaling.capacity import RequestMix, wait_slack
 from tonnage_core.autoscaling.demand import Demand, DemandState, measure
-from tonnage_core.autoscaling.forecast import Forecast, History, forecast, record
+from tonnage_core.autoscaling.forecast import Forecast, History, chance, forecast, record
 from tonnage_core.autoscaling.observation import Knowledge, Observation
 from tonnage_core.autoscaling.policy import ReplicaCapacity, ScalingPolicy
 from tonnage_core.autoscaling.signals import Driver, Need
@@ -22,6 +23,9 @@ BURN_S = 60.0
 """Time constant of the share of late requests."""
 DOWN_MARGIN = 0.95
 """Share of the fill that fewer replicas may reach. The forecast has a margin of its own, so this gap is small."""
+DOWN_CHANCE = 2.0
+"""Deviations by which chance moves a minute's load that fewer replicas must carry too: what chance alone raised a small
+pool to, it does not give up while the load is where it was."""
 LEAST_BEGUN = 20.0
 """Requests a share of late ones needs to mean something."""
 TOLERATED_WAIT = 0.5
@@ -92,12 +96,12 @@ def look(
     if demand is not None:
         slack = wait_slack(capacity.cost, RequestMix(demand.prompt, demand.output), capacity.slo_ttft_s)
         state = replace(state, history=record(state.history, demand.load, now_s, horizon, slack))
-    said = forecast(state.history, horizon, policy.forecast_quantile)
+    said = forecast(state.history, horizon, policy.forecast_quantile, demand.request_s if demand else 0.0)
     if demand is None or said is None:
         return state, Outlook(_held(state, now_s, policy), None, said, horizon, None, burn.share)
-    fill = fill_limit(capacity.cost, RequestMix(demand.prompt, demand.output), target, capacity.slo_ttft_s)
+    fill = capacity.fill(RequestMix(demand.prompt, demand.output), target)
     needs = (
-        _demand_need(demand, said, fill, state.demand, target, seen, horizon, policy, capacity),
+        _demand_need(demand, said, state.demand, target, seen, horizon, policy, capacity),
         _slo_need(burn.share, seen, policy),
     )
     return replace(state, needs=needs, known_at_s=now_s), Outlook(needs, demand, said, horizon, fill, burn.share)
@@ -153,7 +157,6 @@ def _ttft_rates(rates: Mapping[float, float | None], limit_s: float) -> tuple[fl
 def _demand_need(
     demand: Demand,
     said: Forecast,
-    fill: float,
     state: DemandState,
     target: int,
     seen: Sequence[Observation],
@@ -164,12 +167,21 @@ def _demand_need(
     serving = max(1.0, sum(one.speed for one in seen if one.knowledge is Knowledge.FRESH))
     wait_s = demand.backlog_s / serving
     extra = demand.backlog_s / horizon_s if wait_s > TOLERATED_WAIT * capacity.slo_ttft_s else 0.0
-    # Surges and bursts are in the margin, chance within seconds is in the fill: both at once would count it twice.
-    load = max(said.upper, said.point / fill) + extra
     found = state.mix.found / max(1.0, state.mix.found + state.mix.computed)
     lost = found / max(1, target) * min(1.0, demand.prefill_s / demand.request_s)
-    fewest = load * (1 + lost) / DOWN_MARGIN
-    return Need(Driver.DEMAND, _ceil(load) + policy.warm_replicas, _ceil(fewest) + policy.warm_replicas, load, 1.0)
+    mix = RequestMix(demand.prompt, demand.output)
+
+    def wanted(grown: float) -> tuple[int, float, float]:
+        # Surges and bursts are in the margin, chance within seconds is in the fill: both at once would count it twice.
+        surge, calm = grown * (said.upper + extra), grown * (said.point + extra)
+        carriers = capacity.replicas_for(calm, mix)
+        if carriers > _ceil(surge):
+            return carriers, calm, capacity.fill(mix, carriers)
+        return _ceil(surge), surge, 1.0
+
+    gap = max(1 / DOWN_MARGIN, 1 + DOWN_CHANCE * chance(said.point, demand.request_s) / max(said.point, 1e-9))
+    (up, load, fill), (fewest, _, _) = wanted(1.0), wanted((1 + lost) * gap)
+    return Need(Driver.DEMAND, up + policy.warm_replicas, fewest + policy.warm_replicas, load, fill)
 
 
 def _slo_need(share: float | None, seen: Sequence[Observation], policy: ScalingPolicy) -> Need:

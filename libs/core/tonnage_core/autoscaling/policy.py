@@ -2,16 +2,26 @@
 
 from dataclasses import dataclass
 
-from tonnage_core.autoscaling.capacity import ReplicaCost
+from tonnage_core.autoscaling.capacity import ReplicaCost, RequestMix, fill_limit, replicas_for
 from tonnage_core.errors import BadInputError
 
 
 @dataclass(frozen=True)
 class ReplicaCapacity:
-    """What one replica can do, from the planner's step model, and the limit it is to keep."""
+    """What one replica can do, from the planner's step model, and the limits it is to keep."""
 
     cost: ReplicaCost
     slo_ttft_s: float = 2.0
+    slo_tpot_s: float | None = None
+    """Limit of the mean time a token after the first; None: not looked at."""
+
+    def fill(self, mix: RequestMix, replicas: int) -> float:
+        """How full each of `replicas` may run, 0 to 1."""
+        return fill_limit(self.cost, mix, replicas, self.slo_ttft_s, self.slo_tpot_s)
+
+    def replicas_for(self, load: float, mix: RequestMix) -> int:
+        """The fewest replicas that carry `load`."""
+        return replicas_for(load, self.cost, mix, self.slo_ttft_s, self.slo_tpot_s)
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def default_policy(scenario: Scenario) -> ScalingPolicy:
     return ScalingPolicy(
         min_replicas=scenario.min_replicas,
         max_replicas=scenario.max_replicas,
-        capacity=ReplicaCapacity(scenario.cost, scenario.slo.ttft_ms / 1e3),
+        capacity=ReplicaCapacity(scenario.cost, scenario.slo.ttft_ms / 1e3, scenario.slo.tpot_ms / 1e3),
         start_s=sum(scenario.start_s) / 2,
     )
 
