@@ -85,7 +85,7 @@ def test_cold_start_peers_know_themselves_and_their_token(render: Render) -> Non
     made = env(render({"redis": {"enabled": True}, "coldstart": {"peers": peers}}), "coldstart")
     assert made["TONNAGE_COLDSTART_ADVERTISE_URL"] == "http://$(POD_IP):8092"
     assert made["TONNAGE_COLDSTART_NODE"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
-    assert made["TONNAGE_COLDSTART_PEER_TOKEN"] == {"secretKeyRef": {"name": "peers", "key": "token"}}
+    assert made["TONNAGE_COLDSTART_PEER_TOKEN"] == "@/etc/tonnage/peers/token"
     label = "metadata.labels['topology.kubernetes.io/zone']"
     assert made["TONNAGE_COLDSTART_PLACE"] == {"fieldRef": {"fieldPath": label}}
     assert "TONNAGE_COLDSTART_STORE_URL" not in env(render({"redis": {"enabled": True}}), "coldstart")
@@ -258,12 +258,18 @@ def test_the_benchs_tokens_come_from_its_secret_and_workers_know_theirs_alone(re
     bench = {"enabled": True, "tokenSecret": {"name": "b"}, "workers": {"enabled": True}}
     objects = render({"redis": {"enabled": True}, "bench": bench})
     (service,) = by_kind(objects, "StatefulSet")
-    of_service = {e["name"]: e.get("valueFrom") for e in service["spec"]["template"]["spec"]["containers"][0]["env"]}
-    own, workers = ({"secretKeyRef": {"name": "b", "key": key}} for key in ("token", "worker-token"))
-    assert (of_service["TONNAGE_BENCH_TOKEN"], of_service["TONNAGE_BENCH_WORKER_TOKEN"]) == (own, workers)
+    (worker,) = (o for o in by_kind(objects, "Deployment") if o["metadata"]["name"].endswith("bench-worker"))
+    of_service = {e["name"]: e.get("value") for e in service["spec"]["template"]["spec"]["containers"][0]["env"]}
+    folder = "@/etc/tonnage/bench-tokens"
+    assert of_service["TONNAGE_BENCH_TOKEN"] == f"{folder}/token"
+    assert of_service["TONNAGE_BENCH_WORKER_TOKEN"] == f"{folder}/worker-token"
     of_worker = env(objects, "bench-worker")
-    assert of_worker["TONNAGE_BENCH_WORKER_TOKEN"] == workers
-    assert own not in of_worker.values()
+    assert of_worker["TONNAGE_BENCH_WORKER_TOKEN"] == f"{folder}/worker-token"
+    for owner, keys in ((service, {"token", "worker-token"}), (worker, {"worker-token"})):
+        volumes = owner["spec"]["template"]["spec"]["volumes"]
+        (secret,) = (one["secret"] for one in volumes if one["name"] == "tokens")
+        assert secret["secretName"] == "b"
+        assert {item["path"] for item in secret["items"]} == keys
     assert of_worker["TONNAGE_BENCH_WORKER_SERVICE_URL"] == "http://demo-tonnage-bench.fleet.svc:8094"
     assert of_worker["TONNAGE_BENCH_WORKER_QUEUE_URL"] == "redis://demo-tonnage-redis:6379/0"
     assert service["spec"]["serviceName"] in {o["metadata"]["name"] for o in by_kind(objects, "Service")}

@@ -9,6 +9,7 @@ import pytest
 from helm_python.chart import Chart
 from yaml import CSafeLoader, load_all
 
+from tests.closed_schema import closed
 from tonnage_gpu_agent.adapters.profile_kube import PROFILES
 from tonnage_gpu_agent.profile_object import ProbeHandled, profile_status
 
@@ -29,16 +30,6 @@ def render(values: Object) -> dict[str, Object]:
 
 def definition() -> Object:
     return render(ON)["CustomResourceDefinition gpuprofiles.tonnage.dev"]
-
-
-def closed(schema: Object) -> Object:
-    """The schema as server-side apply sees it: what is not declared is refused."""
-    made = {key: closed(value) if isinstance(value, dict) else value for key, value in schema.items()}
-    if "properties" in made:
-        made["properties"] = {key: closed(value) for key, value in schema["properties"].items()}
-        if not schema.get("x-kubernetes-preserve-unknown-fields"):
-            made["additionalProperties"] = False
-    return made
 
 
 def status_schema() -> Object:

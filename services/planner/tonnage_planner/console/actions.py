@@ -3,8 +3,8 @@
 import asyncio
 import hashlib
 import hmac
-from pathlib import Path
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 

@@ -5,9 +5,16 @@
 {{- end }}
 {{- end -}}
 
-{{/* A token of the bench as a variable: dict "root" $ "name" "TONNAGE_BENCH_TOKEN" "key" "token". */}}
-{{- define "tonnage.benchToken" -}}
-- name: {{ .name }}
-  valueFrom:
-    secretKeyRef: {name: {{ .root.Values.bench.tokenSecret.name | quote }}, key: {{ .key | quote }}}
+{{/* The bench's tokens as files, followed when they change: dict "root" $ "files" (dict "token" KEY). */}}
+{{- define "tonnage.benchTokensMount" -}}
+- {name: tokens, mountPath: /etc/tonnage/bench-tokens, readOnly: true}
+{{- end -}}
+{{- define "tonnage.benchTokensVolume" -}}
+- name: tokens
+  secret:
+    secretName: {{ .root.Values.bench.tokenSecret.name | quote }}
+    items:
+      {{- range $path, $key := .files }}
+      - {key: {{ $key | quote }}, path: {{ $path }}}
+      {{- end }}
 {{- end -}}
