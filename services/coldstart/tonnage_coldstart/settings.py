@@ -2,8 +2,9 @@
 
 import uuid
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tonnage_runtime.tls import TlsSettings
 
@@ -79,3 +80,10 @@ class ColdstartSettings(TlsSettings):
     """Seconds after which another node may take over the download of one that died."""
     drain_timeout_s: float = Field(default=10.0, gt=0)
     """Seconds for open requests at a stop; transfers stop at once and resume at the next start."""
+
+    @field_validator("cache_dir", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        if value == "":
+            raise ValueError("an empty name, which would be the current directory: name one")
+        return value

@@ -3,7 +3,9 @@ import pytest
 from tonnage_coldstart import main
 
 
-@pytest.mark.parametrize(("name", "value"), [("PORT", "x"), ("CACHE_DIRS", "/a"), ("CONNECTIONS", "0")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("PORT", "x"), ("CACHE_DIRS", "/a"), ("CACHE_DIR", ""), ("CONNECTIONS", "0")]
+)
 def test_bad_settings_are_one_line_and_exit_code_2(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
