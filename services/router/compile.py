@@ -21,7 +21,7 @@ MODULES = {
     "tonnage_core/flow_control": ("breaker", "drain_rate", "retry_budget", "tenants", "token_bucket", "ttft_admission"),
     "tonnage_core/prefix_index": ("block_hash", "exact_index", "index", "token_estimate"),
     "tonnage_core/scheduling": (
-        "decide", "filters", "pickers", "profile", "residency", "scheduler", "scorers", "types",
+        "answers", "decide", "filters", "pickers", "profile", "residency", "scheduler", "scorers", "types",
     ),
     "tonnage_router": (
         "access_log", "admission", "decisions", "errors", "exchange", "fleet", "gateway", "lora", "metrics",

@@ -13,11 +13,18 @@ REQUESTS = [
     SchedulingRequest("m", 100),
     SchedulingRequest("m", 0),
     SchedulingRequest("m", 20_000, adapter="lora", matched={0: 30_000, 2: 16}),
-    SchedulingRequest("m", 10, session=b"s", prefix_key=b"k", sequence=7),
+    SchedulingRequest("m", 10, session=b"s", prefix_key=b"k"),
 ]
+REQUESTS[-1].sequence = 7
 
 
 def candidates() -> list[Candidate]:
+    found = _candidates()
+    found[1].answers.begin(9000, 2)
+    return found
+
+
+def _candidates() -> list[Candidate]:
     return [
         Candidate("unknown", 0),
         Candidate("busy", 1, requests=4, prefill_tokens=9000, decode_tokens=70_000, kv_utilisation=1.0, waiting=9),

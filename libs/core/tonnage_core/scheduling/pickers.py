@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tonnage_core.prefix_index.block_hash import chain
-from tonnage_core.scheduling.scorers import KV_MARGIN, adapter
+from tonnage_core.scheduling.scorers import KV_MARGIN, adapter, answers_spoilt
 from tonnage_core.scheduling.types import MIN_MATCH_TOKENS, Candidate, Reason, SchedulingRequest
 
 if TYPE_CHECKING:
@@ -106,13 +106,15 @@ def _wait(candidate: Candidate) -> float:
 
 
 def _alike(request: SchedulingRequest, one: Candidate, best: Candidate) -> bool:
-    """Whether `one` is as good as `best` in all but load: adapter or room for it, speed, price, refusals, KV blocks."""
+    """Whether `one` is as good as `best` in all but load: adapter or room for it, speed, price, refusals, KV blocks,
+    answers that the prompt would spoil."""
     return (
         one.gpu_speed == best.gpu_speed
         and one.cost == best.cost
         and one.pressure <= best.pressure
         and (one.kv_utilisation is None or one.kv_utilisation <= 1.0 - KV_MARGIN)
         and adapter(request, [one]) == adapter(request, [best])
+        and answers_spoilt(request, one) <= answers_spoilt(request, best)
     )
 
 

@@ -53,6 +53,7 @@ _PREFIX = {
     "uncached_prefix": 4.0,
     "token_load": 1.0,
     "prefill_interference": 1.0,
+    "spoilt_answers": 1.0,
     "kv_utilisation": 0.3,
     "adapter": 0.5,
     "gpu_speed": 0.2,
@@ -64,7 +65,8 @@ Requests in flight on the endpoint wait for it too, which `prefill_interference`
 In simulation (benchmarks/results/2026-11-29-router-weights.json: the Mooncake trace's first 4,000 requests on 8 H200
 engine models, SLO TTFT 2 s + 1 s per 8k prompt tokens and TPOT 50 ms) that scorer, with the decode weight that goes
 with it, raises goodput by 23 % at 0.95 of capacity and attainment from 0.922 to 0.940 at 0.85; half or double of a
-token weight stays within 4 %.
+token weight stays within 4 %. `spoilt_answers` counts those that would miss their TPOT for it: the means of the other
+scorers hide that a short answer is broken by one long prompt, and these were nearly all of the misses.
 """
 
 POLICIES: dict[str, Profile] = {

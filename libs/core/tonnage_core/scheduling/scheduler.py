@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tonnage_core.prefix_index.exact_index import ExactIndex
 from tonnage_core.prefix_index.index import PrefixIndex, matched_blocks, slots_of
+from tonnage_core.scheduling.answers import prompt_work
 from tonnage_core.scheduling.decide import schedule
 from tonnage_core.scheduling.profile import Profile
 from tonnage_core.scheduling.types import MIN_MATCH_TOKENS, Candidate, Decision, SchedulingRequest
@@ -34,6 +35,10 @@ class Reservation:
     expects: "Scheduler | None"
     relieved_tokens: int
     """Prompt tokens that another endpoint computes instead."""
+    work: int
+    """What the prompt costs this endpoint, see `answers`."""
+    answer: int | None
+    """What ends the request's entry in the candidate's `answers`; None: it has none."""
 
     def __init__(self, candidate: Candidate, prefill_tokens: int, context_tokens: int) -> None:
         self.candidate = candidate
@@ -44,6 +49,8 @@ class Reservation:
         self.expected = ()
         self.expects = None
         self.relieved_tokens = 0
+        self.work = 0
+        self.answer = None
 
     @classmethod
     def on(cls, candidate: Candidate, prefill_tokens: int, context_tokens: int) -> "Reservation":
@@ -52,17 +59,26 @@ class Reservation:
         candidate.prefill_tokens += prefill_tokens
         return cls(candidate, prefill_tokens, context_tokens)
 
+    def answers(self, cached_tokens: int, output_tokens: int) -> "Reservation":
+        """Count the answer, of at most `output_tokens`, among those that the candidate's next prompts hold up."""
+        candidate = self.candidate
+        self.work = int(prompt_work(self.prefill_tokens, cached_tokens) / (candidate.gpu_speed or 1.0))
+        self.answer = candidate.answers.begin(self.work, output_tokens)
+        return self
+
     def relieve(self) -> None:
         """The prompt is computed elsewhere: but for its last token there is nothing to compute here."""
         if not self.decoding and not self.released:
             self.relieved_tokens = self.prefill_tokens - 1
             self._compute(-self.relieved_tokens)
+            self.candidate.answers.relieve(self.work)
 
     def burden(self) -> None:
         """It was not: all of it is to be computed here after all."""
         if not self.decoding and not self.released:
             self._compute(self.relieved_tokens)
             self.relieved_tokens = 0
+            self.candidate.answers.relieve(-self.work)
 
     def _compute(self, tokens: int) -> None:
         self.prefill_tokens += tokens
@@ -85,6 +101,8 @@ class Reservation:
         candidate = self.candidate
         if self.expects is not None:
             self.expects.forget(candidate, self.expected)
+        if self.answer is not None:
+            candidate.answers.end(self.answer)
         candidate.requests -= 1
         if self.decoding:
             candidate.decoding -= 1
@@ -194,7 +212,9 @@ class Scheduler:
 
     def _reserve(self, request: SchedulingRequest, decision: Decision) -> Reservation:
         uncached = max(1, request.prompt_tokens - decision.matched_tokens)
-        return Reservation.on(decision.chosen, uncached, request.prompt_tokens + request.output_tokens)
+        context = request.prompt_tokens + request.output_tokens
+        reservation = Reservation.on(decision.chosen, uncached, context)
+        return reservation.answers(decision.matched_tokens, request.output_tokens)
 
     def matched(
         self, chain: list[bytes], candidates: list[Candidate], tokens_per_block: float, prompt_tokens: int

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tonnage_core.errors import TonnageError
+from tonnage_core.scheduling.answers import Answers
 
 DECODE_WEIGHT = 0.2
 """Work that one resident context token of a decoding request still causes, in prefill tokens.
@@ -82,6 +83,8 @@ class Candidate:
     """Own count: uncached prompt tokens of requests without a first token."""
     decode_tokens: int = 0
     """Own count: context tokens of requests with a first token."""
+    answers: Answers = field(default_factory=Answers)
+    """Own account: how much more prompt work the requests in flight can wait for."""
     kv_block_size: int | None = None
     """Tokens of a KV block while its engine tells what it caches; None: what was routed to it is all that is known."""
     kv_complete: bool = True

@@ -46,6 +46,7 @@ export const isKnown = known;
 export const WORDS = {
   kv_usage: "KV use", waiting: "waiting", running: "running", demand: "demand", slo: "SLO misses",
   uncached_prefix: "uncached prompt", token_load: "work in flight", prefill_interference: "prefill in the way",
+  spoilt_answers: "answers made too slow",
   kv_utilisation: "KV use", adapter: "adapter", gpu_speed: "GPU speed", requests_in_flight: "requests in flight",
   prefix: "cached prefix", load: "least load", only_candidate: "only candidate", home_overloaded: "home overloaded", content_home: "home of its content",
   round_robin: "round robin", power_of_two: "power of two", session: "session", consistent_hash: "hash",
