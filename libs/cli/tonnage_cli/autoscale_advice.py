@@ -5,10 +5,13 @@ from typing import Any
 from tonnage_cli.output import print_table
 from tonnage_core.autoscaling.capacity import replica_cost
 from tonnage_core.autoscaling.families import ClassBill, Member, bill
+from tonnage_core.autoscaling.policy import ReplicaCapacity
 from tonnage_core.autoscaling.simulation.comparison import Outcome
 from tonnage_core.autoscaling.warm import WarmTable
+from tonnage_core.engine.defaults import engine_config_for
 from tonnage_core.engine.step_time import step_time_for
 from tonnage_core.errors import BadInputError
+from tonnage_core.models import ModelShape
 from tonnage_runtime.catalogue import load_gpu, load_model
 
 
@@ -29,9 +32,15 @@ def members_of(given: dict[str, Any]) -> list[Member]:
     asked = [(given["gpu"], given["usd_per_hour"], given["max_replicas"]), *given["classes"]]
     if len({name for name, _, _ in asked}) != len(asked):
         raise BadInputError("--gpu-class: a GPU stands twice (--gpu is the first class)")
-    return [
-        Member(name, usd, most, replica_cost(step_time_for(shape, load_gpu(name)), budget)) for name, usd, most in asked
-    ]
+    return [Member(name, usd, most, _capacity(shape, name, budget, given)) for name, usd, most in asked]
+
+
+def _capacity(shape: ModelShape, name: str, budget: int, given: dict[str, Any]) -> ReplicaCapacity:
+    """What a replica on one GPU can do; raises `BadInputError` when the model leaves no room for KV there."""
+    gpu = load_gpu(name)
+    engine_config_for(shape, gpu, max_num_batched_tokens=budget)
+    cost = replica_cost(step_time_for(shape, gpu), budget)
+    return ReplicaCapacity(cost, given["slo_ttft_ms"] / 1e3, given["slo_tpot_ms"] / 1e3)
 
 
 def _warm_fields(table: WarmTable) -> dict[str, Any]:

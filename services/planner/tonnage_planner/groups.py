@@ -58,7 +58,7 @@ class Groups:
             hardware = given.model_copy(update={"gpu": one.gpu, "tp": one.tp, "model": model})
             capacity = capacity_of(name, hardware)
             assert capacity is not None
-            members.append(Member(one.pool, one.usd_per_hour, one.most, capacity.cost))
+            members.append(Member(one.pool, one.usd_per_hour, one.most, capacity))
         policy = self._settings.family_policy(name)
         return Family(name, tuple(members), policy.budget_usd_per_hour, policy.retry_stuck_s, {})
 

@@ -1,6 +1,7 @@
 """Which GPUs carry the load: the cheapest feasible class first, the dearest given up first.
 
-Classes are compared by the price of what they carry, not of a GPU: `usd_per_hour / capacity`. Going up, what there is
+Classes are compared by the price of what they carry, not of a GPU: `usd_per_hour / capacity`; one that cannot keep the
+SLO comes after all that can, since late answers are better than none. Going up, what there is
 stays and the cheapest class with room is asked for what is missing; a class whose replicas did not start lately is
 passed over. Going down, the dearest goes first, as long as the rest still carries the load. No class shrinks to let
 another grow in one step: the new one serves first.
@@ -25,6 +26,8 @@ class GpuClass:
     """Serving or starting now."""
     blocked: bool = False
     """Its replicas did not start: none are asked for until it is tried again."""
+    unfit: str = ""
+    """Why it cannot keep the SLO for the requests seen lately; empty when it can. It comes last and goes first."""
 
     @property
     def price(self) -> float:
@@ -74,7 +77,7 @@ def _grow(
     reasons: list[str],
     budget: float | None,
 ) -> None:
-    for one in sorted(classes, key=lambda each: (each.price, each.name)):
+    for one in sorted(classes, key=lambda each: (bool(each.unfit), each.price, each.name)):
         missing = load - _carried(classes, counts)
         if missing <= 1e-9:
             return
@@ -86,16 +89,18 @@ def _grow(
             wanted = min(wanted, int((budget - _bill(classes, counts)) / one.usd_per_hour + 1e-9))
         if wanted > 0:
             counts[one.name] += wanted
-            reasons.append(f"{wanted} more {one.name}: {one.price:.3g} $ an hour and unit of load")
+            unfit = f", though {one.unfit}: no other class has room" if one.unfit else ""
+            reasons.append(f"{wanted} more {one.name}: {one.price:.3g} $ an hour and unit of load{unfit}")
 
 
 def _shrink(keep: float, classes: Sequence[GpuClass], counts: dict[str, int], reasons: list[str]) -> None:
-    for one in sorted(classes, key=lambda each: (-each.price, each.name)):
+    for one in sorted(classes, key=lambda each: (not each.unfit, -each.price, each.name)):
         spare = _carried(classes, counts) - keep
         gone = min(counts[one.name], int(spare / one.capacity + 1e-9))
         if gone > 0:
             counts[one.name] -= gone
-            reasons.append(f"{gone} fewer {one.name}: the dearest that the load does without")
+            why = one.unfit or "the dearest that the load does without"
+            reasons.append(f"{gone} fewer {one.name}: {why}")
 
 
 def _carried(classes: Sequence[GpuClass], counts: dict[str, int]) -> float:

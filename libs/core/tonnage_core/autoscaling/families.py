@@ -12,6 +12,7 @@ from itertools import pairwise
 from tonnage_core.autoscaling.capacity import ReplicaCost, RequestMix
 from tonnage_core.autoscaling.classes import Allocation, GpuClass, allocate
 from tonnage_core.autoscaling.observation import Knowledge, Observation
+from tonnage_core.autoscaling.policy import ReplicaCapacity
 from tonnage_core.autoscaling.state_machine import Code, Decision, Reason
 
 USUAL = RequestMix(1000.0, 200.0)
@@ -20,12 +21,22 @@ USUAL = RequestMix(1000.0, 200.0)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One class: its pool, price (dollars an hour a replica), most replicas, and what a request takes of a replica."""
+    """One class: its pool, price (dollars an hour a replica), most replicas, and what a replica can do."""
 
     pool: str
     usd_per_hour: float
     most: int
-    cost: ReplicaCost
+    capacity: ReplicaCapacity
+
+    @property
+    def cost(self) -> ReplicaCost:
+        """What a request takes of a replica."""
+        return self.capacity.cost
+
+    def offer(self, mix: RequestMix, speed: float, have: int, *, blocked: bool = False) -> GpuClass:
+        """The class as the load is shared out over it."""
+        unfit = self.capacity.unfit(mix)
+        return GpuClass(self.pool, self.usd_per_hour, speed, self.most, have, blocked, unfit)
 
 
 def speeds(members: Sequence[Member], mix: RequestMix) -> dict[str, float]:
@@ -54,14 +65,12 @@ def share(
     budget_usd_per_hour: float | None = None,
 ) -> Allocation:
     """Replicas of each member for the family's target. `seen` are all endpoints, `blocked` pools that do not start."""
-    known = speeds(members, mix_of(decision))
+    mix = mix_of(decision)
+    known = speeds(members, mix)
     have = {one.pool: 0 for one in members}
     for one in seen:
         have[one.pool] += one.knowledge is not Knowledge.STUCK
-    classes = [
-        GpuClass(one.pool, one.usd_per_hour, known[one.pool], one.most, have[one.pool], one.pool in blocked)
-        for one in members
-    ]
+    classes = [one.offer(mix, known[one.pool], have[one.pool], blocked=one.pool in blocked) for one in members]
     target = float(decision.target)
     return allocate(target, target, classes, budget_usd_per_hour=budget_usd_per_hour)
 
@@ -92,8 +101,9 @@ def bill(decisions: Sequence[tuple[float, Decision]], members: Sequence[Member])
     usd = first = short = 0.0
     have = {one.pool: 0 for one in members}
     for (at_s, decision), (until_s, _) in pairwise(decisions):
-        known = speeds(members, mix_of(decision))
-        classes = [GpuClass(one.pool, one.usd_per_hour, known[one.pool], one.most, have[one.pool]) for one in members]
+        mix = mix_of(decision)
+        known = speeds(members, mix)
+        classes = [one.offer(mix, known[one.pool], have[one.pool]) for one in members]
         found = allocate(float(decision.target), float(decision.target), classes)
         share_h = (until_s - at_s) / 3600
         have = found.replicas

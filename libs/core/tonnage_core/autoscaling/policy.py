@@ -23,6 +23,17 @@ class ReplicaCapacity:
         """The fewest replicas that carry `load`."""
         return replicas_for(load, self.cost, mix, self.slo_ttft_s, self.slo_tpot_s)
 
+    def unfit(self, mix: RequestMix) -> str:
+        """Why an idle replica misses a limit with the mean request already; empty when it keeps both."""
+        prompt_s = self.cost.prefill_s(mix.prompt)
+        if prompt_s > self.slo_ttft_s:
+            return (
+                f"a prompt of {mix.prompt:.0f} tokens takes {prompt_s:.2g} s there, {self.slo_ttft_s:g} s are allowed"
+            )
+        if self.slo_tpot_s is not None and self.cost.step_s > self.slo_tpot_s:
+            return f"a token takes {self.cost.step_s * 1e3:.3g} ms there, {self.slo_tpot_s * 1e3:g} ms are allowed"
+        return ""
+
 
 @dataclass(frozen=True)
 class ScalingPolicy:
