@@ -3,14 +3,8 @@
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
-GB = 10**9
 
 
 def gib(size_bytes: float) -> float:
     """Bytes as GiB."""
     return size_bytes / GIB
-
-
-def ms(seconds: float) -> float:
-    """Seconds as milliseconds."""
-    return seconds * 1e3

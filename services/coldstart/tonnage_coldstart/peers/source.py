@@ -20,7 +20,7 @@ FAILURES = 2
 
 
 class PeerSource:
-    """`origin` behind `peers`; `peer_bytes` and `origin_bytes` count what came from where."""
+    """`origin` behind `peers`; `peer_bytes` counts what came from them."""
 
     kind = "peer"
 
@@ -42,7 +42,7 @@ class PeerSource:
         self._token = token
         self._failures: dict[str, int] = {}
         self._lock = threading.Lock()
-        self.peer_bytes = self.origin_bytes = 0
+        self.peer_bytes = 0
 
     def snapshot(self) -> Snapshot:
         """What the origin listed."""
@@ -59,8 +59,6 @@ class PeerSource:
                         self.peer_bytes += len(into)
                     return
         self._origin.read_range(file, start, into)
-        with self._lock:
-            self.origin_bytes += len(into)
 
     def open_whole(self, file: SourceFile) -> WholeFile:
         """Files without ranges come from the origin."""
