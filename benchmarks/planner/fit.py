@@ -5,6 +5,8 @@ usage: python benchmarks/planner/fit.py TRUTH.csv --configs DIR [--table FACTORS
 
 Every fit starts from the prior, also those of a fold, so a fold's answers owe nothing to the rows it leaves out. Models
 are left out with everything that shares their architecture (layers, hidden size, vocabulary), whatever its precision.
+The widths of intervals are learned in the same way: from the errors on every other group, each left out in turn beside
+the group asked about, so that nothing of it enters coefficients or widths.
 """
 
 import argparse
@@ -18,8 +20,8 @@ from typing import Any
 from tonnage_cli.accuracy import read_cases
 from tonnage_core.prediction.coefficients import from_table
 from tonnage_core.prediction.fit import Sample, state_of
-from tonnage_core.prediction.intervals import widths
-from tonnage_core.prediction.learn import folds, learn
+from tonnage_core.prediction.intervals import LEVELS, classes, widths
+from tonnage_core.prediction.learn import folds, learn, learned_widths, relearn, slopes_at
 from tonnage_core.prediction.slots import slots_of
 from tonnage_core.prediction.truth import Point, points_of, sample_of
 
@@ -44,16 +46,14 @@ def _log_error(value: float, truth: float | None) -> float:
     return log(value / truth) if truth else 0.0
 
 
-def held_out(
-    points: list[Point], samples: list[Sample], group: Callable[[Point], Hashable]
-) -> list[tuple[float, float]]:
-    """Errors of every point with a table that never saw its group."""
-    keys = {id(sample): group(point) for point, sample in zip(points, samples, strict=True)}
+def held_out(samples: list[Sample], keys: list[Hashable]) -> list[dict[str, float]]:
+    """A table for every point that never saw its group."""
+    by_sample = {id(sample): key for sample, key in zip(samples, keys, strict=True)}
     tables: list[dict[str, float]] = [{} for _ in samples]
-    for left, table in folds(samples, lambda sample: keys[id(sample)]):
+    for left, table in folds(samples, lambda sample: by_sample[id(sample)]):
         for index in left:
             tables[index] = table
-    return errors(points, samples, tables)
+    return tables
 
 
 def architecture(point: Point) -> Hashable:
@@ -61,21 +61,84 @@ def architecture(point: Point) -> Hashable:
     return shape.layers, shape.hidden, shape.vocab
 
 
-def summary(points: list[Point], found: list[tuple[float, float]]) -> dict[str, dict[str, float]]:
-    """Error, and how the answers' own 90 % intervals do: coverage, and the median of half the width over the value."""
-    result = {}
-    sure = [widths(point.request, slots_of(point.request)) for point in points]
+def shipped_halves(points: list[Point]) -> list[tuple[float, float]]:
+    """Half widths (TPOT, TTFT; log) that the product answers with."""
+    found = [widths(point.request, slots_of(point.request)) for point in points]
+    return [(each.tpot, each.ttft) for each in found]
+
+
+def members(keys: list[Hashable]) -> dict[Hashable, list[int]]:
+    """Indices of each group."""
+    found: dict[Hashable, list[int]] = {}
+    for index, key in enumerate(keys):
+        found.setdefault(key, []).append(index)
+    return found
+
+
+def beside(
+    points: list[Point], samples: list[Sample], left: list[int], table: dict[str, float]
+) -> dict[str, dict[str, float]]:
+    """Widths by metric and class from every architecture and every card, each left out in turn beside `left`."""
+    slopes, out = slopes_at(samples, table), set(left)
+    found: dict[str, list[tuple[str, float]]] = {metric: [] for metric in LEVELS}
+    for group in GROUPS.values():
+        for inner in members([group(point) for point in points]).values():
+            rest = [index for index in inner if index not in out]
+            if not rest:
+                continue
+            again = relearn(samples, out | set(inner), table, slopes)
+            pairs = errors([points[i] for i in rest], [samples[i] for i in rest], [again] * len(rest))
+            for index, pair in zip(rest, pairs, strict=True):
+                named = classes(points[index].request, slots_of(points[index].request))
+                for metric, error in zip(LEVELS, pair, strict=True):
+                    found[metric].append((named[metric], error))
+    return {metric: learned_widths(found[metric], levels) for metric, levels in LEVELS.items()}
+
+
+def learned_halves(
+    points: list[Point], samples: list[Sample], keys: list[Hashable], tables: list[dict[str, float]]
+) -> tuple[list[tuple[float, float]], dict[str, Any]]:
+    """Half widths of every point that never saw its group, and the widths of each group."""
+    halves = [(0.0, 0.0)] * len(points)
+    by_group: dict[str, Any] = {}
+    for key, left in members(keys).items():
+        learned = beside(points, samples, left, tables[left[0]])
+        by_group[str(key)] = {metric: {n: round(w, 3) for n, w in each.items()} for metric, each in learned.items()}
+        for index in left:
+            named = classes(points[index].request, slots_of(points[index].request))
+            halves[index] = (learned["tpot"][named["tpot"]], learned["ttft"][named["ttft"]])
+    return halves, by_group
+
+
+def summary(
+    points: list[Point], found: list[tuple[float, float]], sure: list[tuple[float, float]]
+) -> dict[str, dict[str, Any]]:
+    """Error, and how 90 % intervals of these half widths do: coverage, and the median of half the width over the
+    value."""
+    result: dict[str, dict[str, Any]] = {}
+    named = [classes(point.request, slots_of(point.request)) for point in points]
     for index, name in enumerate(("tpot", "ttft")):
-        halves = [(each.tpot, each.ttft)[index] for each in sure]
+        halves = [each[index] for each in sure]
         sizes = sorted(abs(exp(error[index]) - 1) * 100 for error in found)
         logs = sorted(abs(error[index]) for error in found)
+        held = [abs(error[index]) <= half for error, half in zip(found, halves, strict=True)]
         result[name] = {
             "n": len(sizes),
             "median_pct": round(median(sizes), 2),
             "mean_pct": round(mean(sizes), 2),
             "p90_log": round(logs[int(0.9 * len(logs))], 3),
-            "coverage90": round(mean(abs(e[index]) <= half for e, half in zip(found, halves, strict=True)), 3),
+            "coverage90": round(mean(held), 3),
             "half_width_pct": round(100 * median(map(sinh, halves)), 1),
+            "by_class": {
+                kind: {
+                    "n": sum(each[name] == kind for each in named),
+                    "coverage": round(mean(ok for ok, each in zip(held, named, strict=True) if each[name] == kind), 3),
+                    "half_log": round(
+                        median(half for half, each in zip(halves, named, strict=True) if each[name] == kind), 3
+                    ),
+                }
+                for kind in LEVELS[name]
+            },
         }
     return result
 
@@ -96,13 +159,22 @@ def main() -> None:
     document: dict[str, Any] = {"points": len(points)}
     if options.table:
         table = learn(samples)
-        document["in_sample"] = summary(points, errors(points, samples, [table] * len(points)))
+        found = errors(points, samples, [table] * len(points))
+        document["in_sample"] = summary(points, found, shipped_halves(points))
         options.table.write_text(json.dumps({name: round(value, 4) for name, value in table.items()}, indent=1))
     for name in options.leave_out:
-        found = held_out(points, samples, GROUPS[name])
-        rows = [[point.ids[0], round(a, 4), round(b, 4)] for point, (a, b) in zip(points, found, strict=True)]
-        document[f"leave_one_{name}_out"] = summary(points, found) | {"rows": rows}
-    print(json.dumps({name: value for name, value in document.items() if name != "rows"})[:2000])
+        keys = [GROUPS[name](point) for point in points]
+        tables = held_out(samples, keys)
+        found = errors(points, samples, tables)
+        halves, by_group = learned_halves(points, samples, keys, tables)
+        document[f"leave_one_{name}_out"] = summary(points, found, halves)
+        document[f"leave_one_{name}_out_with_shipped_widths"] = summary(points, found, shipped_halves(points))
+        document[f"leave_one_{name}_out_widths"] = by_group
+        document[f"leave_one_{name}_out_rows"] = [
+            [point.ids[0], *(round(value, 4) for value in (*error, *half))]
+            for point, error, half in zip(points, found, halves, strict=True)
+        ]
+    print(json.dumps({name: value for name, value in document.items() if not name.endswith("rows")}, indent=1))
     if options.out:
         options.out.write_text(json.dumps(document, indent=1))
 

@@ -65,9 +65,15 @@ class Advance:
         return [self._advance(sequence, count, end_s) for sequence, count in plan.rows]
 
     def _advance(self, sequence: Sequence, count: int, end_s: float) -> Row:
-        row = Row(sequence, 0 if sequence.decoding else count, first_scheduled=not sequence.live.announced)
+        decoding = sequence.decoding
+        row = Row(sequence, 0 if decoding else count, first_scheduled=not sequence.live.announced)
         sequence.live.announced = True
         sequence.computed += count
+        if decoding:
+            self._emit(row, sequence, end_s)
+            if sequence.outputs >= sequence.request.output_tokens:
+                self._end_if_done(row, sequence, end_s)
+            return row
         if sequence.computed < sequence.tokens:
             return row
         samples = [sequence]

@@ -51,6 +51,10 @@ class KvBlocks:
     def grow(self, sequence: Sequence, new_tokens: int) -> bool:
         """Room for `new_tokens` more, and everything full by then published; False (nothing changed) without room."""
         target = sequence.computed + new_tokens
+        held = len(sequence.blocks) * self.block_size
+        filled = self.pool.caching and target // self.block_size > sequence.published
+        if target <= held and not filled and not sequence.shares_tail:
+            return True
         copy = sequence.shares_tail and self.pool.references(sequence.blocks[-1]) > 1
         needed = -(-target // self.block_size) - len(sequence.blocks)
         if needed + copy > self.pool.free:

@@ -8,7 +8,7 @@ from tonnage_core.models.encoders import Encoder
 from tonnage_core.models.inventory import layer_tensors
 from tonnage_core.models.layers import Attention, Experts, Layer
 from tonnage_core.models.tensors import Split, Tensor, vector
-from tonnage_core.models.weights import stage_weights
+from tonnage_core.models.weights import StageWeights, stage_weights
 from tonnage_core.parallelism import Layout
 from tonnage_core.quantization.formats import BF16, FP16, FP32, WeightFormat
 from tonnage_core.quantization.plan import QuantizationPlan
@@ -126,6 +126,11 @@ class ModelShape:
 
     @cached_property
     def _formats(self) -> dict[int, tuple[WeightFormat | None, ...]]:
+        return {}
+
+    @cached_property
+    def stages_known(self) -> dict[tuple[Layout, WeightFormat], tuple[StageWeights, ...]]:
+        """What `weights.stage_weights` has counted of this shape: a plan asks for the same layouts on every card."""
         return {}
 
     def end_format(self, name: str, dense: WeightFormat) -> WeightFormat:

@@ -83,6 +83,13 @@ def _layer_bytes(
 def stage_weights(shape: "ModelShape", layout: Layout, dense: WeightFormat | None = None) -> tuple[StageWeights, ...]:
     """Weight bytes of every pipeline stage. `dense` replaces the dtype of unquantised weights."""
     dense = dense or shape.dense_format
+    known = shape.stages_known
+    if (layout, dense) not in known:
+        known[layout, dense] = _stage_weights(shape, layout, dense)
+    return known[layout, dense]
+
+
+def _stage_weights(shape: "ModelShape", layout: Layout, dense: WeightFormat) -> tuple[StageWeights, ...]:
     counts = pipeline_stages(shape.layers, layout.pp)
     stages = []
     start = 0

@@ -117,6 +117,7 @@ def _budget(found: Found, best: Checked) -> Advice:
             "max_num_seqs": tuning.sized.rows,
             "replicas": tuning.replicas,
             "meets_slo": tuning.meets,
+            "measured": tuning.trial.measured,
             **{target.name: round(tuning.trial.value_ms(target), 1) for target in targets},
         }
         for tuning in found.tunings

@@ -137,27 +137,35 @@ def _worth(spec: PlanSpec, each: Ranked, checked: list[Checked]) -> bool:
 
 def tune(spec: PlanSpec, best: Checked) -> tuple[Checked, tuple[Tuning, ...]]:
     """Other batch limits for the winner, at the load of one replica fewer where there are several: one that meets the
-    SLO there saves a replica. With one replica, the limits with the most room win."""
+    SLO there saves a replica. All are looked at shortly; only the one with the most room is then run in full."""
     if best.replicas is None or _patience_ends([best]):
         return best, ()
     goal = max(1, best.replicas - 1)
-    tried: list[Tuning] = []
+    tried: list[tuple[Ranked, Tuning]] = []
     for budget, seqs in _limits(spec, best):
         sized = size(spec, with_limits(spec, best.config, budget, seqs))
         result = rank(spec, sized) if isinstance(sized, Sized) else sized
         if isinstance(result, Refused):
             continue
         trial = try_load(spec, result, load_of(spec, goal), QUICK)
-        meets = trial.broken(spec.call_targets) is None
-        if meets and goal < best.replicas:
-            trial = try_replicas(spec, result, goal)
-            meets = trial.broken(spec.call_targets) is None
-        tried.append(Tuning(result.sized, goal, trial, meets))
-        if meets and goal < best.replicas:
-            reason = f"a step budget of {result.sized.budget} tokens meets the SLO with {goal} replicas"
-            won = Checked(result, goal, best.binding, f"{reason}; {best.reason}", {**best.trials, goal: trial})
-            return won, tuple(tried)
-    return best, tuple(tried)
+        tried.append((result, Tuning(result.sized, goal, trial, trial.broken(spec.call_targets) is None)))
+    looked = tuple(tuning for _, tuning in tried)
+    hopeful = [(ranked, tuning) for ranked, tuning in tried if tuning.meets]
+    if not hopeful or goal == best.replicas:
+        return best, looked
+    won, first = max(hopeful, key=lambda pair: _room(spec, pair[1].trial))
+    trial = try_replicas(spec, won, goal)
+    full = Tuning(won.sized, goal, trial, trial.broken(spec.call_targets) is None)
+    looked = tuple(full if tuning is first else tuning for tuning in looked)
+    if not full.meets:
+        return best, looked
+    reason = f"a step budget of {won.sized.budget} tokens meets the SLO with {goal} replicas"
+    return Checked(won, goal, best.binding, f"{reason}; {best.reason}", {**best.trials, goal: trial}), looked
+
+
+def _room(spec: PlanSpec, trial: Trial) -> float:
+    """How many times the tightest target's value fits into its limit."""
+    return min(target.limit_ms / max(1e-9, trial.value_ms(target)) for target in spec.call_targets)
 
 
 def _limits(spec: PlanSpec, best: Checked) -> list[tuple[int | None, int | None]]:

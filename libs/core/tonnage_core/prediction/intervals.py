@@ -1,9 +1,9 @@
 """How sure a prediction is: its class, and a 90 % interval as factors of the value.
 
-Half widths are natural logarithms, by what a user knows of a question before it is measured, from the errors that
-`benchmarks/planner/fit.py` leaves on cards and on architectures it did not learn from: over all rows they hold nine in
-ten on left-out cards and a little less on left-out architectures, where drawn lengths alone hold eight in ten. Equal
-factors both ways, because errors of efficiencies multiply.
+Half widths are natural logarithms, by what a user knows of a question before it is measured: quantiles (`LEVELS`) of
+the errors that `benchmarks/planner/fit.py` leaves on cards and on architectures it did not learn from. Together they
+hold nine in ten; clear questions alone hold eight in ten, open ones nearly all. Equal factors both ways, because errors
+of efficiencies multiply.
 """
 
 from dataclasses import dataclass
@@ -45,16 +45,17 @@ class Widths:
         return Estimate(value, value / factor, value * factor)
 
 
-_DRAWN = {"vllm": (0.35, 0.39), "sglang": (0.31, 0.39), "trtllm": (0.38, 0.39), "nim": (0.38, 0.39)}
-"""Lengths drawn from a range, a client of many waves: (TPOT, TTFT) by engine."""
-_ALIKE = {"vllm": (1.08, 1.25), "sglang": (0.34, 1.15), "trtllm": (0.32, 1.10), "nim": (0.30, 1.10)}
-"""All lengths alike: how long waves stay together, and whether prompts were served before, depends on the client, which
-the rows do not describe."""
-_UNKNOWN = (0.60, 1.00)
-EAGER_TTFT, EAGER_BELOW = 0.65, 4096
-"""TTFT of short prompts where prompts run eagerly: launches decide, and differ by model and host."""
-FULL_TTFT = 1.45
-"""Where requests queue for the KV pool: a small error of the pool is a large one of the queue."""
+LEVELS = {
+    "tpot": {"drawn": 0.92, "alike": 0.97},
+    "ttft": {"clear": 0.78, "eager": 0.95, "open": 0.95},
+}
+"""Share of the errors of each class that its half width holds."""
+HALF = {
+    "tpot": {"drawn": 0.345, "alike": 1.06},
+    "ttft": {"clear": 0.35, "eager": 0.70, "open": 1.30},
+}
+EAGER_BELOW = 4096
+"""Prompt tokens up to which launches decide how long an eager prompt takes; they differ by model and host."""
 WIDER = 1.4
 """Factor of half widths on a card or engine that no row measures."""
 CALIBRATED = (0.08, 0.22)
@@ -64,17 +65,26 @@ APART = (0.06, 0.10)
 """More for each e-fold between a question and the nearest calibration point."""
 
 
+def classes(request: "PredictRequest", slots: "Slots") -> dict[str, str]:
+    """What is known of a question. TPOT: lengths drawn from a range, or all alike: then waves stay together, and
+    clients differ. TTFT is `open` there too, and where requests queue: a small error of the pool is a large one of the
+    queue; `eager` for short prompts of engines that run them before decodes and without a graph; else `clear`."""
+    length = "drawn" if request.length_spread else "alike"
+    first = "clear"
+    if request.concurrency > slots.running or not request.length_spread:
+        first = "open"
+    elif request.engine in PREFILL_FIRST and request.isl - request.prefix < EAGER_BELOW:
+        first = "eager"
+    return {"tpot": length, "ttft": first}
+
+
 def widths(request: "PredictRequest", slots: "Slots") -> Widths:
     """Uncalibrated: derived where the rows measure the engine and the generation of card, extrapolated elsewhere."""
-    table = _DRAWN if request.length_spread else _ALIKE
-    tpot, ttft = table.get(request.engine, _UNKNOWN)
+    found = classes(request, slots)
     known = engine_key(request.engine) in ENGINES and family(request.gpu) != "" and slots.fits is not False
-    if request.length_spread and request.engine in PREFILL_FIRST and request.isl - request.prefix < EAGER_BELOW:
-        ttft = EAGER_TTFT
-    if request.concurrency > slots.running:
-        ttft = FULL_TTFT
     wider = 1.0 if known else WIDER
-    return Widths(tpot * wider, ttft * wider, "derived" if known else "extrapolated")
+    tpot, ttft = (HALF[metric][found[metric]] * wider for metric in ("tpot", "ttft"))
+    return Widths(tpot, ttft, "derived" if known else "extrapolated")
 
 
 def calibrated_widths(request: "PredictRequest", slots: "Slots", calibration: "Calibration", apart: float) -> Widths:
