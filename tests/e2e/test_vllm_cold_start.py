@@ -1,7 +1,7 @@
 """A real vLLM starts from the staged view and through the plugin, and answers token for token as from the original.
 
 Opt-in with TONNAGE_E2E_ENGINES (any text, as it starts its own engines); TONNAGE_E2E_VLLM names a `vllm` program,
-TONNAGE_E2E_MODEL a model directory, TONNAGE_E2E_REPORT a file for the report.
+TONNAGE_E2E_MODEL a model directory.
 Three engines are started one after the other, each for some minutes on few cores.
 """
 
@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,9 @@ def answers(client: httpx.Client) -> list[Any]:
 
 
 @pytest.mark.skipif(not VLLM or not MODEL, reason="opt-in: TONNAGE_E2E_VLLM and TONNAGE_E2E_MODEL name a real engine")
-def test_a_real_engine_answers_alike_from_the_original_the_staged_view_and_the_plugin(tmp_path: Path) -> None:
+def test_a_real_engine_answers_alike_from_the_original_the_staged_view_and_the_plugin(
+    tmp_path: Path, told: Callable[[str, str], None], saved: Callable[[str, Any], None]
+) -> None:
     view = staged(tmp_path / "cache")
     with engine(Path(MODEL), tmp_path / "original.log") as client:
         original = answers(client)
@@ -125,8 +127,6 @@ def test_a_real_engine_answers_alike_from_the_original_the_staged_view_and_the_p
     assert from_plugin == original
     text = (tmp_path / "plugin.log").read_text()
     report = {
-        "schema": "tonnage.e2e_vllm_cold_start/1",
-        "version": 1,
         "python": sys.version.split()[0],
         "prompts": len(original),
         "tokens": sum(len(tokens) for tokens, _ in original),
@@ -134,6 +134,6 @@ def test_a_real_engine_answers_alike_from_the_original_the_staged_view_and_the_p
         "plugin_equals_original": from_plugin == original,
         "plugin_registered": "load format `tonnage`" in text,
     }
-    if os.environ.get("TONNAGE_E2E_REPORT"):
-        Path(os.environ["TONNAGE_E2E_REPORT"]).write_text(json.dumps(report, indent=1) + "\n")
+    saved("cold_start/engine", report)
+    told("staged view, load format `tonnage`", f"{report['prompts']} answers, {report['tokens']} tokens, all alike")
     assert report["plugin_registered"], text[-3000:]
