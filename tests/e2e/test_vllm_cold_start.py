@@ -5,7 +5,6 @@ TONNAGE_E2E_MODEL a model directory.
 Three engines are started one after the other, each for some minutes on few cores.
 """
 
-import json
 import os
 import random
 import signal
