@@ -96,6 +96,7 @@ def stream(fleet: dict[str, Any], seed: int) -> tuple[int, bool]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_surge_grows_the_fleet_and_its_end_shrinks_it_without_a_cut_stream(fleet: dict[str, Any]) -> None:
     assert [one["name"] for one in engines(fleet)] == ["engine-0"]
     assert adapters_of(engines(fleet)[0]) == {"legal"}

@@ -26,6 +26,8 @@ DOWN_MARGIN = 0.95
 DOWN_CHANCE = 2.0
 """Deviations by which chance moves a minute's load that fewer replicas must carry too: what chance alone raised a small
 pool to, it does not give up while the load is where it was."""
+WIDEST_GAP = 1.5
+"""Most that the load may be multiplied by for that: with more chance turning costs less than what is kept."""
 LEAST_BEGUN = 20.0
 """Requests a share of late ones needs to mean something."""
 TOLERATED_WAIT = 0.5
@@ -179,7 +181,8 @@ def _demand_need(
             return carriers, calm, capacity.fill(mix, carriers)
         return _ceil(surge), surge, 1.0
 
-    gap = max(1 / DOWN_MARGIN, 1 + DOWN_CHANCE * chance(said.point, demand.request_s) / max(said.point, 1e-9))
+    chances = 1 + DOWN_CHANCE * chance(said.point, demand.request_s) / max(said.point, 1e-9)
+    gap = max(1 / DOWN_MARGIN, min(WIDEST_GAP, chances))
     (up, load, fill), (fewest, _, _) = wanted(1.0), wanted((1 + lost) * gap)
     return Need(Driver.DEMAND, up + policy.warm_replicas, fewest + policy.warm_replicas, load, fill)
 
