@@ -79,20 +79,21 @@ def beside(
     points: list[Point], samples: list[Sample], left: list[int], table: dict[str, float]
 ) -> dict[str, dict[str, float]]:
     """Widths by metric and class from every architecture and every card, each left out in turn beside `left`."""
-    slopes, out = slopes_at(samples, table), set(left)
+    slopes, out, groups = slopes_at(samples, table), set(left), 0
     found: dict[str, list[tuple[str, float]]] = {metric: [] for metric in LEVELS}
     for group in GROUPS.values():
         for inner in members([group(point) for point in points]).values():
             rest = [index for index in inner if index not in out]
             if not rest:
                 continue
+            groups += 1
             again = relearn(samples, out | set(inner), table, slopes)
             pairs = errors([points[i] for i in rest], [samples[i] for i in rest], [again] * len(rest))
             for index, pair in zip(rest, pairs, strict=True):
                 named = classes(points[index].request, slots_of(points[index].request))
                 for metric, error in zip(LEVELS, pair, strict=True):
                     found[metric].append((named[metric], error))
-    return {metric: learned_widths(found[metric], levels) for metric, levels in LEVELS.items()}
+    return {metric: learned_widths(found[metric], levels, groups) for metric, levels in LEVELS.items()}
 
 
 def learned_halves(

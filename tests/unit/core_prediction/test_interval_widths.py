@@ -40,14 +40,14 @@ def test_every_class_has_a_width_and_a_level() -> None:
     assert {metric: set(each) for metric, each in HALF.items()} == {m: set(each) for m, each in LEVELS.items()}
 
 
-def test_a_width_holds_its_share_of_the_errors() -> None:
+def test_a_width_holds_its_share_of_the_errors_and_more_where_groups_are_few() -> None:
     errors = [("clear", (-1) ** index * index / 100) for index in range(100)] + [("open", 2.0)]
-    assert learned_widths(errors, {"clear": 0.78, "open": 0.95}) == {"clear": 0.78, "open": 2.0}
+    assert learned_widths(errors, {"clear": 0.78, "open": 0.95}, 2) == pytest.approx({"clear": 1.17, "open": 3.0})
 
 
 def test_a_class_that_was_never_seen_is_as_wide_as_the_worst_error() -> None:
-    assert learned_widths([("clear", 0.3), ("clear", -0.7)], {"open": 0.9}) == {"open": 0.7}
-    assert learned_widths([], {"open": 0.9}) == {}
+    assert learned_widths([("clear", 0.3), ("clear", -0.7)], {"open": 0.9}, 7) == pytest.approx({"open": 0.8})
+    assert learned_widths([], {"open": 0.9}, 1) == {}
 
 
 def test_what_all_engines_share_moves_less_than_what_is_their_own() -> None:

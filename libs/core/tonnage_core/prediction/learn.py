@@ -119,10 +119,12 @@ def _logs(table: Mapping[str, float]) -> dict[str, float]:
     return {name: log(value) for name, value in table.items()}
 
 
-def learned_widths(errors: Iterable[tuple[str, float]], levels: Mapping[str, float]) -> dict[str, float]:
+def learned_widths(errors: Iterable[tuple[str, float]], levels: Mapping[str, float], groups: int) -> dict[str, float]:
     """Half width of each class: the quantile `levels[class]` of its absolute errors on what was not learned from.
 
-    `errors` are (class, log error). A class without errors takes the largest error of all, or is left out if none.
+    `errors` are (class, log error) of `groups` models and cards, each left out in turn. Errors of one group hang
+    together, so its number, not that of the rows, tells how little a quantile is known: it grows by one in `groups`.
+    A class without errors takes the largest error of all, or is left out if none.
     """
     by_class: dict[str, list[float]] = {}
     for name, error in errors:
@@ -132,7 +134,7 @@ def learned_widths(errors: Iterable[tuple[str, float]], levels: Mapping[str, flo
     for name, level in levels.items():
         found = sorted(by_class.get(name, ()))
         if found:
-            widths[name] = found[min(len(found) - 1, int(level * len(found)))]
+            widths[name] = found[min(len(found) - 1, int(level * len(found)))] * (groups + 1) / groups
         elif most is not None:
-            widths[name] = most
+            widths[name] = most * (groups + 1) / groups
     return widths
