@@ -14,7 +14,7 @@ def index(*slots: int) -> ExactIndex:
 
 
 def depth(made: ExactIndex, slot: int, *chain: bytes) -> int:
-    return matched_blocks(made.match(chain), slot)
+    return matched_blocks(made.match(list(chain)), slot)
 
 
 def test_a_stored_block_is_matched_until_it_is_dropped() -> None:

@@ -34,9 +34,9 @@ def test_a_peer_that_hears_all_pieces_matches_as_the_teller_does(requests: list[
     for slot, text in requests:
         teller.insert(chain(text), slot)
         for to, blocks in teller.drain(1):
-            hearer.learn(blocks, to)
+            hearer.learn(list(blocks), to)
     for to, blocks in teller.drain(10_000):
-        hearer.learn(blocks, to)
+        hearer.learn(list(blocks), to)
     for _, text in requests:
         assert hearer.match(chain(text + "ab")) == teller.match(chain(text + "ab"))
     assert hearer.drain(10_000) == [] and teller.pending_blocks == 0
