@@ -86,3 +86,11 @@ def test_a_streams_later_chunks_pass_the_parser_by() -> None:
     event = b"data: {}\n\n"
     chunk = b"%x\r\n%b\r\n" % (len(event), event)
     assert answered([HEAD, *[chunk] * 5, b"0\r\n\r\n"], passes=True).passed == 4
+
+
+def test_a_body_that_looks_like_a_chunk_stays_a_body_when_its_size_came_apart() -> None:
+    event = b"data: {}\n\n"
+    chunk = b"%x\r\n%b\r\n" % (len(event), event)
+    found = answered([HEAD, chunk, b"%x\r\n" % len(chunk), chunk, b"\r\n", chunk, b"0\r\n\r\n"], passes=True)
+    assert found.ends == ["complete"]
+    assert found.body == event + chunk + event

@@ -8,6 +8,8 @@ from tonnage_core.flow_control.tenants import TenantAccount, TenantSpec
 
 SEEN = 4096
 """Authorization lines whose account is remembered; only ones that are valid."""
+SEEN_BYTES = 256
+"""Length of the longest such line: padded with spaces, one key could else take as much memory as heads may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Tenants:
             if scheme.lower() != b"bearer":
                 return None
             account = self._by_digest.get(hashlib.sha256(key.strip()).hexdigest())
-            if account is not None:
+            if account is not None and len(authorization) <= SEEN_BYTES:
                 if len(self._seen) >= SEEN:
                     self._seen.clear()
                 self._seen[authorization] = account

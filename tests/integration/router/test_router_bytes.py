@@ -105,7 +105,7 @@ async def test_end_to_end_headers_pass_and_hop_by_hop_ones_do_not(engines: Any, 
     async def script(call: Any) -> None:
         call.answer(
             extra=b"Retry-After: 7\r\nX-Custom: a\r\nX-Custom: b\r\nKeep-Alive: timeout=5\r\n"
-            b"Connection: X-Gone\r\nX-Gone: 1\r\n"
+            b"Connection: X-Gone\r\nX-Gone: 1\r\nConnection: keep-alive\r\n"
         )
 
     (engine,) = await engines(script=script)

@@ -263,3 +263,30 @@ async def test_a_trailer_or_chunk_extension_without_end_is_431(start: bytes, eng
         client.writer.write(b"a" * 100_000)
     assert (await client.read()).status == 431
     assert not engine.calls
+
+
+async def test_an_absurd_answer_length_in_flight_disturbs_no_other_request(engines: Any, route: Any) -> None:
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def script(call: Any) -> None:
+        if b"max_tokens" not in call.body:
+            call.answer()
+            return
+        call.stream_head()
+        await call.chunk(b"data: {}\n\n")
+        begun.set()
+        await over.wait()
+        call.end()
+
+    router = await route(await engines(2, script))
+    client = await router.client()
+    client.send(b'{"model":"m","messages":[],"stream":true,"t":NaN,"max_tokens":1%b}' % (b"0" * 400))
+    await begun.wait()
+    await router.until(lambda: any(counts[2] for counts in router.counters()))
+    try:
+        assert (await router.post(b'{"model":"m","messages":[{"role":"user","content":"hi"}]}')).status == 200
+    finally:
+        over.set()
+    assert (await client.read()).complete
+    await router.settled()
+    assert router.counters() == [(0, 0, 0)] * 2

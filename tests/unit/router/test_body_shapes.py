@@ -103,6 +103,13 @@ def test_limits_samples_salt_and_usage_option_are_read() -> None:
     assert (odd.max_tokens, odd.samples, odd.salt, odd.include_usage) == (None, 1, None, False)
 
 
+@pytest.mark.parametrize("digits", [8, 18, 400])
+def test_an_answer_asked_longer_than_any_counts_as_long_as_one_may_be(digits: int) -> None:
+    body = b'{"model":"m","messages":[],"t":NaN,"max_tokens":%b,"n":%b}' % (b"9" * digits, b"9" * digits)
+    found = facts(parse(body), PROMPTS[CHAT])
+    assert (found.max_tokens, found.samples) == (1 << 20, 1 << 14)
+
+
 def test_lone_surrogates_huge_numbers_and_nan_are_taken() -> None:
     body = b'{"model":"m","messages":[{"role":"user","content":"\\ud800"}],"seed":1234567890123456789012345,"t":NaN}'
     assert facts(parse(body), PROMPTS[CHAT]).prompt

@@ -27,4 +27,6 @@ def test_spellings_of_a_key_do_not_gather_without_bound() -> None:
     for spaces in range(tenants.SEEN + 10):
         assert known.identify(b"Bearer one" + b" " * spaces) is not None
         assert known.identify(b"Bearer wrong" + b" " * spaces) is None
+        assert known.identify(b"Bearer " + b" " * (tenants.SEEN_BYTES + spaces) + b"one") is not None
     assert len(known._seen) <= tenants.SEEN
+    assert max(map(len, known._seen)) <= tenants.SEEN_BYTES

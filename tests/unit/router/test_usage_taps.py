@@ -68,3 +68,14 @@ def test_what_only_looks_like_usage_does_not_hide_what_was_seen(size: int) -> No
     for at in range(0, len(stream), size):
         tap.feed(stream[at : at + size])
     assert tap.usage() == Usage(4, 2)
+
+
+@pytest.mark.parametrize("tokens", ["-1", "1" + "0" * 400, "true", "1e3"])
+@pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens"])
+@pytest.mark.parametrize("padding", [0, 20_000])
+def test_a_number_that_cannot_be_a_count_is_no_usage(tokens: str, name: str, padding: int) -> None:
+    usage = {"prompt_tokens": "7", "completion_tokens": "3"} | {name: tokens}
+    told = ",".join(f'"{key}":{value}' for key, value in usage.items())
+    tap = BodyTap()
+    tap.feed(f'{{"pad":"{"x" * padding}","usage":{{{told}}}}}'.encode())
+    assert tap.usage() is None

@@ -16,6 +16,11 @@ from tonnage_router.errors import BadBodyError
 
 _MEDIA_SAMPLE = 64
 _LONG_VALUE = 512
+_MOST_TOKENS: Final = 1 << 20
+"""Answers asked to be longer count as this long: no engine gives more, and a number of any size would fill the load of
+its endpoint, or fit no float."""
+_MOST_SAMPLES: Final = 1 << 14
+"""The same of `n`: vLLM's own limit."""
 Document = dict[str, Any]
 
 
@@ -63,7 +68,7 @@ def facts(document: Document, read_prompt: "PromptReader") -> BodyFacts:
         prompt,
         tokens,
         _first_count(document),
-        samples if type(samples) is int and samples > 1 else 1,
+        min(samples, _MOST_SAMPLES) if type(samples) is int and samples > 1 else 1,
         _text_or_none(document.get("cache_salt")),
         _session(document),
         type(options) is dict and options.get("include_usage") is True,
@@ -75,7 +80,7 @@ def _first_count(document: Document) -> int | None:
     for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
         value = document.get(name)
         if type(value) is int and value > 0:
-            return value
+            return min(value, _MOST_TOKENS)
     return None
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import orjson
 
@@ -12,6 +12,8 @@ from tonnage_router.wire.headers import EVENT_CHUNK_END
 _WHOLE_PARSE_BYTES: Final = 16 << 10
 _KEPT_BYTES: Final = 1 << 20
 _MARK: Final = b'"usage"'
+_MOST: Final = 1 << 40
+"""No request uses more tokens; larger counts, like negative ones, are no counts."""
 _OBJECT = re.compile(rb'"usage"\s*:\s*\{')
 
 
@@ -137,8 +139,12 @@ def _from_document(document: Any) -> Usage | None:
         return None
     prompt = usage.get("prompt_tokens", usage.get("input_tokens"))
     completion = usage.get("completion_tokens", usage.get("output_tokens", 0))
-    if type(prompt) is not int or type(completion) is not int:
+    if not _is_count(prompt) or not _is_count(completion):
         return None
     details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
     cached = details.get("cached_tokens") if type(details) is dict else None
-    return Usage(prompt, completion, cached if type(cached) is int else None)
+    return Usage(prompt, completion, cached if _is_count(cached) else None)
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= _MOST

@@ -115,6 +115,7 @@ class UpstreamConnection:
         elif self._complete:
             piece = b""
         else:
+            self._between_chunks = False  # inside a chunk's framing: its body may look like a chunk
             return
         if self._complete:
             self._done(exchange, piece)
@@ -150,7 +151,7 @@ class UpstreamConnection:
         lower = name.lower()
         if lower in HOP_BY_HOP:
             if lower == b"connection":
-                self._connection = value
+                self._connection = value if self._connection is None else self._connection + b"," + value
             elif lower == b"transfer-encoding":
                 self._chunked = True
             return
