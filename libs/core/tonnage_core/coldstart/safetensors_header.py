@@ -6,6 +6,7 @@ Source: the format's specification and its reference reader (safetensors 0.8, `t
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -160,6 +161,8 @@ def _check_span(name: str, dtype: str, shape: list[int], span: int, file: str) -
         bits *= size
     if bits % 8:
         _fail(file, f"shape {shape} of {dtype} does not fill whole bytes", name)
+    if math.prod(filter(None, shape)) >= 1 << 63:
+        _fail(file, f"shape {shape} has more elements beside its zero than can be counted", name)
     if bits != span * 8:
         _fail(file, f"shape {shape} of {dtype} is {bits // 8} bytes, its span has {span}", name)
 

@@ -1,5 +1,8 @@
 """The readers of one load: each takes a run of chunks, reads it, sends it on, checks it while it travels."""
 
+import contextlib
+import errno
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +12,7 @@ from typing import Self
 import torch
 from crc32c import crc32c
 
-from tonnage_coldstart.errors import ContentMismatchError, SourceError
+from tonnage_coldstart.errors import ContentMismatchError, DeviceMemoryError, SourceError
 from tonnage_coldstart.loader.device_check import WORD_BYTES, DeviceCheck, device_check
 from tonnage_coldstart.loader.device_copy import device_copy
 from tonnage_coldstart.loader.host_copy import host_copy
@@ -18,6 +21,7 @@ from tonnage_coldstart.loader.ring import Ring, Slab
 from tonnage_coldstart.loader.weights import WeightFile, Weights
 from tonnage_core.coldstart.fetch_plan import Chunk, chunks_of
 
+log = logging.getLogger("tonnage.coldstart.loader")
 BLOCK_BYTES = 4096
 new_stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
 new_check: Callable[["torch.cuda.Stream | None", int], DeviceCheck | None] = device_check
@@ -52,16 +56,22 @@ class Lanes:
         self._error: BaseException | None = None
 
     def run(self, work: Sequence[Callable[[Self], None]]) -> None:
-        """Run one thread for each of `work`."""
+        """Run one thread for each of `work`, fewer where the system has no more. None is left after it, not even after
+        an interrupt: they write into memory that is given back then."""
         threads = [threading.Thread(target=self._guarded, args=(one,), daemon=True) for one in work]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if self._later is not None and self._error is None:
-            self._guarded(Lanes._check_later)
-        if self._target.stream is not None:
-            self._target.stream.synchronize()
+        try:
+            _start(threads)
+            for thread in threads:
+                thread.join()
+            if self._later is not None and self._error is None:
+                self._guarded(Lanes._check_later)
+        except BaseException as error:
+            self._fail(error, None)  # so that no reader takes another run
+            _outlast(threads)
+            raise
+        finally:
+            if self._target.stream is not None:
+                self._target.stream.synchronize()
         if self._error is not None:
             raise self._error
 
@@ -166,6 +176,26 @@ class Lanes:
             self._error = error
 
 
+def _start(threads: list[threading.Thread]) -> None:
+    """Start them; those that cannot be are taken out. Raises `DeviceMemoryError` when it is all."""
+    for number, thread in enumerate(threads):
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if number == 0:
+                raise DeviceMemoryError("the system gives no thread to read with: raise the limit of tasks") from error
+            log.warning("fewer readers than asked", extra={"readers": number, "error": str(error)[:200]})
+            del threads[number:]
+            return
+
+
+def _outlast(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        while thread.is_alive():
+            with contextlib.suppress(KeyboardInterrupt):
+                thread.join()
+
+
 def pieces(start: int, length: int, most: int) -> Iterator[tuple[int, int]]:
     """(start, length) pairs of at most `most` bytes that cover `length` bytes from `start`."""
     for at in range(start, start + length, most):
@@ -181,10 +211,26 @@ def compare(file: WeightFile, chunk: int, crc: int) -> None:
 
 def read_into(file: WeightFile, view: memoryview, start: int, length: int) -> None:
     """Fill the beginning of `view`, from the page cache where it holds all of it. Reads past it are whole blocks."""
-    if file.cold >= 0 and not resident(file.descriptor, start, length):
+    try:
+        if not _read_past_cache(file, view, start, length):
+            _read(file.name, file.descriptor, view, start, length, block_bytes=BLOCK_BYTES if file.direct else 1)
+    except OSError as error:
+        raise SourceError(
+            file.name, f"{error.strerror or error}, between bytes {start} and {start + length}"
+        ) from error
+
+
+def _read_past_cache(file: WeightFile, view: memoryview, start: int, length: int) -> bool:
+    """Whether that was read past the page cache: not what it holds, nor where blocks are of another size."""
+    if file.cold < 0 or resident(file.descriptor, start, length):
+        return False
+    try:
         _read(file.name, file.cold, view, start, length, block_bytes=BLOCK_BYTES)
-    else:
-        _read(file.name, file.descriptor, view, start, length, block_bytes=BLOCK_BYTES if file.direct else 1)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return True
 
 
 def _read(name: str, descriptor: int, view: memoryview, start: int, length: int, *, block_bytes: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tonnage_coldstart.errors import DeviceMemoryError
-from tonnage_coldstart.loader.host_copy import HUGE_BYTES
+from tonnage_coldstart.loader.host_copy import HUGE_BYTES, PAGE_BYTES
 from tonnage_coldstart.loader.lanes import Lanes, Target, new_stream
 from tonnage_coldstart.loader.ring import Ring, keep_ring, take_ring
 from tonnage_coldstart.loader.weights import Weights, open_weights
@@ -43,6 +43,7 @@ NAMES = {
 }
 """Safetensors dtype -> torch's name of it."""
 DEVICE_SLAB_BYTES = 8 << 20
+MAX_THREADS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class LoadOptions:
     """How to load."""
 
     threads: int | None = None
-    """Readers; None: one a core, at least 8 and at most 16."""
+    """Readers, at most 256; None: one a core, at least 8 and at most 16."""
     spare_slabs: int = 4
     """Slabs of the ring beyond one a reader: what a device may be busy with while every reader fills one."""
     slab_bytes: int | None = None
@@ -62,6 +63,16 @@ class LoadOptions:
     """Read past the page cache (O_DIRECT): always, never, or (None) what it does not hold."""
     drop_behind: bool = False
     """Tell the page cache to let the files' pages go once they are read: the pod's memory is not charged for them."""
+
+    def __post_init__(self) -> None:
+        """Raises `BadInputError` for what no load can be done with."""
+        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
+            raise BadInputError(f"threads {self.threads}: 1 to {MAX_THREADS} are expected")
+        if self.spare_slabs < 0:
+            raise BadInputError(f"spare_slabs {self.spare_slabs}: none or more are expected")
+        size = self.slab_bytes
+        if size is not None and (size < PAGE_BYTES or size & (size - 1)):
+            raise BadInputError(f"slab_bytes {size}: a power of two of at least {PAGE_BYTES} is expected")
 
     def slab_for(self, place: torch.device) -> int:
         """Bytes of a slab of a load to `place`."""

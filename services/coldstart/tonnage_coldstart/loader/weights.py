@@ -1,7 +1,7 @@
 """The weight files of a model directory: their headers, their places in memory, their checksums."""
 
-import errno
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,8 @@ from tonnage_core.coldstart.load_plan import Arena
 from tonnage_core.coldstart.manifest_digest import Checksums, checksums_of
 from tonnage_core.coldstart.safetensors_header import LENGTH_BYTES, header_bytes, parse_header
 from tonnage_core.coldstart.snapshot import WEIGHTS, parse_index, require_agreement, require_shards
+
+FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,42 +107,43 @@ def _checksums(folder: Path) -> Checksums | None:
 
 
 def _open(folder: Path, name: str, checksums: Checksums | None, direct: bool | None) -> WeightFile:
+    opened: list[int] = []
     try:
-        descriptor, is_direct = _descriptor(folder / name, direct=direct is True)
-    except OSError as error:
-        raise SourceError(str(folder), error.strerror or str(error), file=name) from error
-    try:
-        size = os.fstat(descriptor).st_size
+        opened.append(os.open(folder / name, FLAGS | os.O_NONBLOCK))
+        found = os.fstat(opened[0])
+        if not stat.S_ISREG(found.st_mode):
+            raise SourceError(str(folder), "no regular file", file=name)
+        size = found.st_size
         if checksums is not None and checksums.sizes.get(name, size) != size:
             raise SourceError(str(folder), f"{size} bytes, the manifest says {checksums.sizes[name]}", file=name)
-        with (folder / name).open("rb") as file:
-            length = header_bytes(file.read(LENGTH_BYTES), size, name)
-            header = parse_header(file.read(length), size, name)
-        cold = _cold(folder / name) if direct is None else -1
-    except BaseException:
-        os.close(descriptor)
+        length = header_bytes(os.pread(opened[0], LENGTH_BYTES, 0), size, name)
+        header = parse_header(os.pread(opened[0], length, LENGTH_BYTES), size, name)
+        if direct is not False:
+            opened.extend(_past_cache(folder, name, found))
+    except BaseException as error:
+        for one in opened:
+            os.close(one)
+        if isinstance(error, OSError):
+            raise SourceError(str(folder), error.strerror or str(error), file=name) from error
         raise
     crcs = None if checksums is None else checksums.crc32c.get(name)
-    return WeightFile(name, descriptor, size, Arena(header), crcs, is_direct, cold)
+    cold = opened.pop() if len(opened) == 2 else -1
+    if direct and cold >= 0:
+        os.close(opened[0])
+        return WeightFile(name, cold, size, Arena(header), crcs, direct=True)
+    return WeightFile(name, opened[0], size, Arena(header), crcs, direct=False, cold=cold)
 
 
-def _descriptor(path: Path, *, direct: bool) -> tuple[int, bool]:
-    flags = os.O_RDONLY | os.O_CLOEXEC
-    if direct:
-        try:
-            return os.open(path, flags | os.O_DIRECT), True
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # a file system without O_DIRECT
-                raise
-    return os.open(path, flags), False
-
-
-def _cold(path: Path) -> int:
-    """A descriptor that reads past the page cache, -1 where there is none."""
+def _past_cache(folder: Path, name: str, found: os.stat_result) -> list[int]:
+    """A descriptor of the file `found` that reads past the page cache, or none where the file system has no such."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        descriptor = os.open(folder / name, FLAGS | os.O_DIRECT)
     except OSError:
-        return -1
+        return []
+    if not os.path.samestat(os.fstat(descriptor), found):
+        os.close(descriptor)
+        raise SourceError(str(folder), "replaced while it was opened; start again", file=name)
+    return [descriptor]
 
 
 def _refuse_twice(held: dict[str, list[str]]) -> None:
