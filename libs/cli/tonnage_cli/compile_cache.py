@@ -1,11 +1,13 @@
 """`tonnage compile-cache`: compiled code kept between an engine's starts, by engine, GPU, model and flags."""
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -86,8 +88,8 @@ def run(
     fails, or whose key is unknown, is said on stderr and never keeps the engine from starting. Signals go on to the
     engine; its exit code is returned.
     """
-    if ready is not None and not ready.startswith("http://"):
-        raise BadInputError(f"--ready {ready}: an http:// address is expected")
+    if ready is not None and not _can_answer(ready):
+        raise BadInputError(f"--ready {ready}: an http:// address is expected, as http://127.0.0.1:8000/health")
     try:
         key = _key(given, arguments)
     except BadInputError as error:
@@ -185,6 +187,14 @@ def _named(roots: tuple[str, ...]) -> dict[str, Path]:
             raise BadInputError(f"--root {text}: NAME=DIR is expected, NAME one of {', '.join(PLACES)}")
         found[name] = Path(path).absolute()
     return found
+
+
+def _can_answer(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "http" and bool(parts.hostname) and parts.port != 0 and not re.search(r"[^!-~]", url)
+    except ValueError:  # a port or an address that is none
+        return False
 
 
 def _environment(work: Path, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Path]]:

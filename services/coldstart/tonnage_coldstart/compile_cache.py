@@ -5,12 +5,14 @@ against its SHA-256 before any is put in place: compiled code that is not what w
 """
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
 import re
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +35,9 @@ MAX_BYTES = 16 << 30
 MAX_FILES = 200_000
 QUOTA_BYTES = 32 << 30
 """Most bytes of all entries, unless told otherwise."""
+DROPPED, INCOMING = re.compile(r"\.[0-9a-f]{32}"), re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]{8}")
+LEFT_S = 6 * 3600.0
+"""Seconds after which a capture that has not ended was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +104,14 @@ class CompileCache:
         """Whether the directories hold a file that the key's entry lacks. Raises `CacheError`."""
         document = _document(self._root / key.digest) or {"files": ()}
         kept = {(file["root"], file["name"]) for file in document["files"]}
-        return any(
-            (name, file.relative_to(path).as_posix()) not in kept
-            for name, path in roots.items()
-            for file in _files(path)
-        )
+        try:
+            return any(
+                (name, file.relative_to(path).as_posix()) not in kept
+                for name, path in roots.items()
+                for file in _files(path)
+            )
+        except OSError as error:
+            raise cache_error(error, self._root) from error
 
     def entries(self) -> list[dict[str, Any]]:
         """The key, files and bytes of every whole entry, by digest."""
@@ -137,6 +145,7 @@ class CompileCache:
     def _make_room(self, needed_bytes: int, digest: str) -> None:
         """Drop what a new entry of `digest` has to displace, that digest's own aside: it is replaced."""
         self._root.mkdir(parents=True, exist_ok=True)
+        self._sweep()
         others = [
             Entry(folder.name, sum(int(file["size"]) for file in document["files"]), _used_s(folder))
             for folder, document in self._whole()
@@ -159,6 +168,16 @@ class CompileCache:
             log.info("compiled code dropped to make room", extra={"key": one})
             self.drop(one)
 
+    def _sweep(self) -> None:
+        """Remove what killed captures and removals left."""
+        for folder in self._root.glob(".*"):
+            with contextlib.suppress(OSError):
+                left = DROPPED.fullmatch(folder.name) or (
+                    INCOMING.fullmatch(folder.name) and time.time() - folder.stat().st_mtime > LEFT_S
+                )
+                if left:
+                    shutil.rmtree(folder, ignore_errors=True)
+
     def _copy(self, name: str, root: Path, file: Path, incoming: Path) -> dict[str, Any]:
         relative = safe_name(file.relative_to(root).as_posix())
         destination = incoming / safe_name(name) / relative
@@ -171,12 +190,13 @@ class CompileCache:
         return {"root": name, "name": relative, "size": found.st_size, "mode": mode, "sha256": _sha256(destination)}
 
     def _publish(self, incoming: Path, entry: Path) -> None:
-        hidden = self._root / f".{uuid.uuid4().hex}"
-        if entry.exists():
-            os.rename(entry, hidden)
-        os.rename(incoming, entry)
+        self.drop(entry.name)
+        try:
+            os.rename(incoming, entry)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise  # else another start kept its code under this key just now: as good as ours
         fsync_directory(self._root)
-        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -210,11 +230,16 @@ def _used_s(entry: Path) -> float:
 def _document(entry: Path) -> dict[str, Any] | None:
     try:
         document = orjson.loads((entry / MANIFEST).read_bytes())
-        if document["schema"] != "tonnage.compile_cache/1":
-            return None
+        texts = [document["key"][name] for name in ("digest", "engine", "gpu", "model")]
+        numbers = []
         for file in document["files"]:
             safe_name(file["root"])
             safe_name(file["name"])
+            texts.append(file["sha256"])
+            numbers += [file["size"], file["mode"]]
+        whole = all(type(one) is str for one in texts) and all(type(one) is int and one >= 0 for one in numbers)
+        if document["schema"] != "tonnage.compile_cache/1" or not whole:
+            return None
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError, UnsafeNameError):
         return None
     return dict(document)
@@ -234,7 +259,7 @@ def _place(source: Path, target: Path, file: Mapping[str, Any]) -> bool:
     destination.parent.mkdir(parents=True, exist_ok=True)
     temporary = destination.with_name(f".{uuid.uuid4().hex}.tmp")
     shutil.copyfile(source / file["name"], temporary)
-    temporary.chmod(int(file["mode"]))
+    temporary.chmod(int(file["mode"]) & 0o755)
     os.rename(temporary, destination)
     return True
 
