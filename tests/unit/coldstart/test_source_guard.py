@@ -74,6 +74,18 @@ def test_a_redirect_is_held_to_the_list_too(origin: Any) -> None:
     client.close()
 
 
+@pytest.mark.parametrize("location", ["http://a..b/w", "http://127.0.0.1:port/w", "http://[::1/w", "/w\xe9"])
+def test_a_redirect_to_no_address_is_one_clear_error(origin: Any, location: str) -> None:
+    def redirect(method: str, name: str, reply: Any) -> Any:
+        return type(reply)(302, {"Location": location}, b"")
+
+    origin.fault = redirect
+    client = HttpClient(timeout_s=5.0)
+    with pytest.raises(SourceError, match=r"address|redirects to"):
+        client.request("HEAD", f"{origin.url}/config.json", {})
+    client.close()
+
+
 @pytest.mark.parametrize(
     "uri",
     [
@@ -86,6 +98,8 @@ def test_a_redirect_is_held_to_the_list_too(origin: Any) -> None:
         "http://a b/m",
         "s3://a b/m",
         'http://a"b/m',
+        "http://a..b/m",
+        f"http://{'a' * 64}/m",
     ],
 )
 def test_a_uri_that_is_none_is_one_clear_error(uri: str) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 from tonnage_coldstart.errors import SourceError, TransientSourceError
 from tonnage_coldstart.sources.guard import refused_host
 from tonnage_core.addresses import refused_address, refused_literal
+from tonnage_runtime.errors import SettingsError
 from tonnage_runtime.tls import client_context
 
 MAX_REDIRECTS = 5
@@ -60,7 +61,7 @@ class HttpClient:
             if response.status not in (301, 302, 303, 307, 308) or location is None:
                 return response
             self.drop(response)
-            target = urljoin(url, location)
+            target = _joined(url, location)
             if urlsplit(target).scheme not in ("http", "https") or (
                 url.startswith("https:") and target[:6] != "https:"
             ):
@@ -135,6 +136,9 @@ class HttpClient:
                 connection, reused = self._connection(parts, fresh=fresh)
                 connection.request(method, target, headers=dict(headers))
                 body = connection.getresponse()
+            except UnicodeError as error:  # of the name's labels, or of a redirect's path
+                self.forget()
+                raise SourceError(_bare(url), f"no address: {error}") from error
             except CONNECTION_ERRORS as error:
                 self.forget()
                 if reused:  # the server closed an idle connection: not a failure yet
@@ -164,18 +168,21 @@ class HttpClient:
             self._refuse(parts, refused_literal(host))  # behind a proxy no more can be judged here
         connection: http.client.HTTPConnection
         if parts.scheme == "https":
-            context = client_context(self._ca_file)
+            try:
+                context = client_context(self._ca_file)
+            except SettingsError as error:  # it is being renewed: the start has read it
+                raise TransientSourceError(_bare(parts.geturl()), str(error)) from error
             connection = _Named(near, near_port, timeout=self._timeout_s, context=context, bears=self._tls_name)
         else:
             connection = http.client.HTTPConnection(near, near_port, timeout=self._timeout_s)
         if at is not None and parts.scheme == "https":
             connection.set_tunnel(host, port or 443)
         if at is None:
-            connection.connect()
             try:
+                connection.connect()
                 self._refuse(parts, refused_address(connection.sock.getpeername()[0]))
-            except SourceError:
-                connection.close()
+            except (*CONNECTION_ERRORS, SourceError):
+                connection.close()  # a certificate that is refused leaves the socket open
                 raise
         return connection
 
@@ -215,6 +222,15 @@ class _Named(http.client.HTTPSConnection):
 def wall_s() -> float:
     """Seconds since the epoch, for Retry-After dates."""
     return time.time()
+
+
+def _joined(url: str, location: str) -> str:
+    try:
+        target = urljoin(url, location)
+        _ = urlsplit(target).port
+    except ValueError as error:
+        raise SourceError(_bare(url), f"redirects to {location[:200]!r}: {error}") from error
+    return target
 
 
 def _reason(error: Exception) -> str:

@@ -65,9 +65,18 @@ def _split(uri: str) -> tuple[str, str]:
     except ValueError as error:
         raise UnknownSourceError(f"{shown_uri(uri)}: {error}") from error
     host = parts.hostname or ""
-    if any(char.isspace() or char in NO_HOST for char in host):
+    if any(char.isspace() or char in NO_HOST for char in host) or not _encodes(host):
         raise UnknownSourceError(f"{shown_uri(uri)}: {host[:200]!r} is no host's name")
     return parts.scheme.lower(), host
+
+
+def _encodes(host: str) -> bool:
+    """Whether a resolver can be asked: no label is empty or over 63 bytes."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _local(uri: str, options: SourceOptions) -> Source:
