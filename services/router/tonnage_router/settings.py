@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -27,8 +27,8 @@ class EndpointSpec(Settings):
     """Prompt-length pool the endpoint belongs to."""
     gpu_profile: str | None = None
     """`node/index` of its GpuProfile."""
-    gpu_speed: float | None = Field(default=None, gt=0, le=1)
-    """Speed relative to the fleet's best; None is unknown."""
+    gpu_speed: float | None = Field(default=None, ge=0.001, le=1)
+    """Speed relative to the fleet's best, 0.001 to 1; None is unknown."""
     cost: float | None = Field(default=None, ge=0)
     """Relative price of an hour."""
     adapter_slots: int | None = Field(default=None, ge=0)
@@ -50,9 +50,20 @@ class EndpointSpec(Settings):
     @field_validator("url")
     @classmethod
     def _leads_to_an_engine(cls, url: str) -> str:
-        if (why := refused_literal(urlsplit(url).hostname or "")) is not None:
+        parts = urlsplit(url)
+        if (why := refused_literal(parts.hostname or "")) is not None:
             raise ValueError(why)
+        if _port(parts) == 0:
+            raise ValueError(f"{url}: a port is a number from 1 to 65535")
         return url
+
+
+def _port(parts: SplitResult) -> int | None:
+    """The port of a URL, None without one; 0 for what is none."""
+    try:
+        return parts.port
+    except ValueError:
+        return 0
 
 
 class AdapterSpec(Settings):

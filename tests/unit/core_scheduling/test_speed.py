@@ -18,3 +18,8 @@ def test_the_best_overall_is_one_even_when_no_gpu_leads_in_both() -> None:
     quick, wide = {"bf16_tflops": 800, "hbm_copy_gbps": 2000}, {"bf16_tflops": 400, "hbm_copy_gbps": 4000}
     speeds = relative_speeds({"a": quick, "b": wide})
     assert speeds == {"a": pytest.approx(1.0), "b": pytest.approx(1.0)}
+
+
+def test_a_gpu_measured_a_thousand_times_slower_than_another_was_measured_wrong() -> None:
+    good = {"bf16_tflops": 800, "hbm_copy_gbps": 4000}
+    assert relative_speeds({"a": good, "b": {"bf16_tflops": 1e-300, "hbm_copy_gbps": 4000}}) == {"a": 1.0}

@@ -95,6 +95,12 @@ def test_the_port_is_found_by_name_by_number_or_as_the_only_one() -> None:
     assert isinstance(row, Unreadable) and "no container port is named 'grpc'" in row.why
 
 
+def test_a_pod_whose_port_is_none_is_left_out_and_said() -> None:
+    odd, good = of_pods([pod("a", port="70000"), pod("b", ip="10.0.0.2")], "http")
+    assert isinstance(odd, Unreadable) and "a port is a number from 1 to 65535" in odd.why
+    assert isinstance(good, Found)
+
+
 def test_an_unreadable_cost_is_unknown_and_an_unreadable_role_leaves_the_pod_out() -> None:
     rows = of_pods([pod(cost="cheap")], "http")
     assert [type(row) for row in rows] == [Unreadable, Found]

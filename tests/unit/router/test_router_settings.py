@@ -52,7 +52,14 @@ def test_a_wrong_setting_is_named(fields: dict[str, object], message: str) -> No
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("endpoints: 3", "a list under"), ("endpoints: [{}]", "endpoint 1: url"), ("a: [", "not valid YAML")],
+    [
+        ("endpoints: 3", "a list under"),
+        ("endpoints: [{}]", "endpoint 1: url"),
+        ('endpoints: [{url: "http://x:1", gpu_speed: 1.0e-320}]', "endpoint 1: gpu_speed"),
+        ('endpoints: [{url: "http://x:70000"}]', "http://x:70000: a port is a number from 1 to 65535"),
+        ('endpoints: [{url: "http://x:y"}]', "a port is a number from 1 to 65535"),
+        ("a: [", "not valid YAML"),
+    ],
 )
 def test_a_wrong_endpoint_file_is_named(text: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "e.yaml"

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 
 COMPUTE, MEMORY = "bf16_tflops", "hbm_copy_gbps"
+LEAST = 0.001
+"""No two GPUs that serve lie further apart: a smaller ratio is a wrong measurement, and unknown."""
 
 
 def relative_speeds(ceilings: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Speed of each GPU relative to the best, in (0, 1]; a GPU without both ceilings is left out: unknown, not slow.
+    """Speed of each GPU relative to the best, `LEAST` to 1; a GPU without both ceilings is left out: unknown, not slow.
 
     `ceilings` are the `ceilings` of GpuProfile documents by any key. Prefill follows TFLOPS and decode follows GB/s;
     a request does both in turn, so the speed is the harmonic mean of the two ratios.
@@ -18,4 +20,4 @@ def relative_speeds(ceilings: Mapping[str, Mapping[str, float]]) -> dict[str, fl
     memory = max(c[MEMORY] for c in known.values())
     raw = {key: 2 / (compute / c[COMPUTE] + memory / c[MEMORY]) for key, c in known.items()}
     best = max(raw.values())
-    return {key: value / best for key, value in raw.items()}
+    return {key: value / best for key, value in raw.items() if value / best >= LEAST}
