@@ -200,6 +200,7 @@ async def _run(given: dict[str, Any]) -> dict[str, Any]:
     tasks = None if given["tasks"] is None else read_tasks(given["tasks"])
     model = (await served_model(parse_target(given["url"]), given["model"], headers)).model
     spec = spec_of(given, model)
+    spec.check()
     if spec.least_s > TOLD_S:
         click.echo(f"this load takes {spec.least_s / 3600:.3g} hours at least", err=True)
     around = await surroundings(given["url"], headers)

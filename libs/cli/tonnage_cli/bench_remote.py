@@ -2,7 +2,9 @@
 
 import asyncio
 from pathlib import Path
+from time import monotonic
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -51,7 +53,8 @@ async def measured(given: dict[str, Any]) -> dict[str, Any]:
         job = (await bench.call("/v1/bench", request_of(given)))["id"]
         click.echo(f"job {job}: follow it again with --service {given['service']} --job {job}", err=True)
     else:
-        job = given["job"]
+        job = quote(given["job"], safe="")
+        await bench.call(f"/v1/bench/{job}")
     if given["cancel"]:
         await bench.call(f"/v1/bench/{job}", method="DELETE")
     found = await _followed(bench, job)
@@ -103,17 +106,16 @@ class _Service:
         self, path: str, body: Any = None, *, method: str | None = None, patient: bool = False
     ) -> dict[str, Any]:
         """The document at `path`. `patient`: a service that is down or busy is asked again for a while."""
-        left_s = PATIENCE_S if patient else 0.0
+        until = monotonic() + (PATIENCE_S if patient else 0.0)
         while True:
             try:
                 answer = await self.answer(path, body, method=method)
-                if answer.status < 500 or left_s <= 0:
+                if answer.status < 500 or monotonic() >= until:
                     break
             except TonnageError:
-                if left_s <= 0:
+                if monotonic() >= until:
                     raise
             await asyncio.sleep(POLL_S)
-            left_s -= POLL_S
         document = answer.document()
         if answer.status >= 400 or not isinstance(document, dict):
             message = document.get("error", {}).get("message") if isinstance(document, dict) else None

@@ -125,12 +125,13 @@ def all_busy(
     """Means over the `judged` requests of a closed loop that ran whole while all its users had one under way: from the
     first instant at which they did to the last request's start, after which one user after another has nothing to send.
 
-    Times are ms of engine time, lengths tokens. None when there is no such request: the run was all start and end.
+    Times are ms of engine time, lengths tokens. None when there are fewer than one a user: the run was nearly all start
+    and end, and chance would make the means.
     """
     begun, ended = _filled_s(records, users), max((r.intended_s for r in records), default=0.0)
     inside = [r for r in judged if r.ok and r.last_s is not None and r.last_s <= ended]
     inside = [] if begun is None else [r for r in inside if r.intended_s >= begun]
-    if not inside:
+    if len(inside) < users:
         return None
     output = [r.output_tokens for r in inside if r.output_tokens is not None]
     return {
@@ -255,6 +256,11 @@ def _notes(found: dict[str, Any]) -> list[str]:
         notes.append(
             f"the server did not count the tokens of {found['uncounted_answers']} answers (or counted more than asked "
             "for): their TPOT is unknown, and the SLO takes the time between their events for it"
+        )
+    if found["requests"]["ok"] and found.get("all_busy", found) is None:
+        notes.append(
+            "fewer requests than users ran while all users were busy: a bench point of this run is of its start and "
+            "end too; give more requests for each user"
         )
     if not found["steady"]["steady"]:
         notes.append(f"not steady: {found['steady']['reason']}")

@@ -2,15 +2,17 @@
 
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import TypeVar
 
 from tonnage_core.benchmarking.arrivals import LONGEST_S, Arrivals, expected, scaled, schedule
-from tonnage_core.benchmarking.workload import Mix, Planned, as_planned, plan_requests
+from tonnage_core.benchmarking.workload import Mix, Planned, as_planned, check_size, plan_requests
 from tonnage_core.errors import BadInputError
 from tonnage_core.slo import Slo
 from tonnage_core.traces import TraceRequest
 from tonnage_loadgen.bench_run import Judging
 from tonnage_loadgen.shard import Endpoint, Shard, Users
 
+Drawn = TypeVar("Drawn")
 FEW = 50.0
 """Expected arrivals below which a load is drawn to see whether it holds any."""
 
@@ -65,8 +67,13 @@ class BenchSpec:
                 f"the load takes {self.least_s:.3g} s, and a run lasts at most {longest_s:g} s: "
                 "give a shorter duration, a higher rate scale or shorter think times"
             )
-        if self.arrivals is not None and expected(self.arrivals, self.duration_s) < FEW:
-            self._drawn()
+        if self.users is not None:
+            check_size(self._cut(), self._begun())
+        if self.arrivals is not None:
+            mean = expected(self.arrivals, self.duration_s)
+            check_size(self.mix, mean)
+            if mean < FEW:
+                self._some(schedule(self.arrivals, self.duration_s, Random(self.seed)))
 
     def judging(self) -> Judging:
         """How its runs are judged."""
@@ -75,7 +82,7 @@ class BenchSpec:
     def shard(self) -> Shard:
         """The whole load, drawn from the seed. Raises `BadInputError` for one without a request."""
         self.check()
-        planned = self._drawn()
+        planned = self._some(self._planned(Random(self.seed)))
         users = None
         if self.users is not None:
             rng = Random(self.seed + 1)
@@ -90,11 +97,11 @@ class BenchSpec:
             raise BadInputError("a sweep needs open-loop arrivals at one rate: poisson, gamma or constant")
         return replace(self, arrivals=replace(self.arrivals, rate=rate), seed=seed)
 
-    def _drawn(self) -> list[Planned]:
-        planned = self._planned(Random(self.seed))
-        if not planned:
+    @staticmethod
+    def _some(drawn: list[Drawn]) -> list[Drawn]:
+        if not drawn:
             raise BadInputError("the load holds no request: give a longer duration or a higher rate")
-        return planned
+        return drawn
 
     def _planned(self, rng: Random) -> list[Planned]:
         if self.trace:
@@ -103,8 +110,18 @@ class BenchSpec:
             return as_planned(moved, self.mix, rng)
         if self.arrivals is not None:
             return plan_requests(self.mix, schedule(self.arrivals, self.duration_s, rng), rng)
-        turns = 1 if self.mix.sessions is None else self.mix.sessions.turns
-        begun = max(-(-self.requests // turns), min(self.users or 1, self.requests))
         # First turns first, so that the cut leaves every user a conversation.
-        drawn = sorted(plan_requests(self.mix, [0.0] * begun, rng), key=lambda each: each.turn)[: self.requests]
+        drawn = plan_requests(self._cut(), [0.0] * self._begun(), rng)
+        drawn = sorted(drawn, key=lambda each: each.turn)[: self.requests]
         return [replace(each, request=replace(each.request, index=n)) for n, each in enumerate(drawn)]
+
+    def _begun(self) -> int:
+        """Conversations of a closed loop: one a user at least."""
+        turns = 1 if self.mix.sessions is None else self.mix.sessions.turns
+        return max(-(-self.requests // turns), min(self.users or 1, self.requests))
+
+    def _cut(self) -> Mix:
+        """The mix of a closed loop without turns that nobody comes to."""
+        turns = self.mix.sessions
+        most = -(-self.requests // self._begun())
+        return self.mix if turns is None else replace(self.mix, sessions=replace(turns, turns=min(turns.turns, most)))

@@ -38,7 +38,7 @@ class BenchService:
         self._ledger = ledger
         self._conductor = conductor
         self._runner = runner
-        self._checking = asyncio.Lock()
+        self._submitting = asyncio.Lock()
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
@@ -53,13 +53,14 @@ class BenchService:
         series = request.series()
         for url in filter(None, (request.url, request.baseline_url, *request.watch_urls)):
             await check_target(url, self._settings.targets)
-        if await asyncio.to_thread(self._ledger.waiting) >= self._settings.jobs_waiting:
-            raise BusyError(f"{self._settings.jobs_waiting} jobs wait already: try again later, or cancel one")
         job = uuid.uuid4().hex
         target = host_of(request.url)[1]
         fields = request.model_dump(mode="json")
-        await self._check(fields | {"job": job}, sure_asks(series))
-        await asyncio.to_thread(self._ledger.submit, job, fields, target, self._clock.wall())
+        async with self._submitting:
+            if await asyncio.to_thread(self._ledger.waiting) >= self._settings.jobs_waiting:
+                raise BusyError(f"{self._settings.jobs_waiting} jobs wait already: try again later, or cancel one")
+            await self._check(fields | {"job": job}, sure_asks(series))
+            await asyncio.to_thread(self._ledger.submit, job, fields, target, self._clock.wall())
         self._conductor.wake()
         return await self.look(job)
 
@@ -67,8 +68,7 @@ class BenchService:
         """Raises `BadInputError` for a job with a run that cannot be made, before it waits for its turn to say so."""
         longest_s = min(self._settings.run_limit_s, LONGEST_S)
         question = {"request": fields, "asks": [asdict(ask) for ask in asks], "longest_s": longest_s}
-        async with self._checking:
-            why = await self._runner.refused(question)
+        why = await self._runner.refused(question)
         if why is not None:
             raise BadInputError(why)
 

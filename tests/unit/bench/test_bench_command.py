@@ -79,6 +79,10 @@ def test_a_load_that_would_last_for_years_is_refused(
         (["--sweep-users", "1.5"], "whole numbers"),
         (["--rate", "1", "--tasks", "t.jsonl"], "--baseline-url"),
         (["--rate", "nan"], "not a finite number"),
+        (["--rate", "1e-200", "--duration-s", "1e300"], "at most 604800 s"),
+        (["--rate", "1000", "--duration-s", "3600", "--turns", "1000"], "too many"),
+        (["--rate", "0.5", "--turns", "1000", "--input-tokens", "constant:16777216"], "shorter prompts"),
+        (["--users", "1", "--requests", "5000000", "--input-tokens", "lognormal:100000,300000"], "shorter prompts"),
     ],
 )
 def test_what_is_no_load_ends_in_one_line(

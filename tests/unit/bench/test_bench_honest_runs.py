@@ -74,6 +74,17 @@ def test_a_bench_point_is_of_the_time_when_all_users_were_busy() -> None:
     assert "all_busy" not in judged(records)
 
 
+def test_one_request_is_no_mean_of_many_users() -> None:
+    """Three users come one after another; only the last one's first request ran beside both others'."""
+    spans = [(0.0, 2.1), (1.0, 3.1), (2.0, 3.0), (2.1, 4.1), (3.0, 3.2), (3.1, 3.3), (3.2, 3.4)]
+    records = [
+        RequestRecord(n, 100, a, a, a, b - 0.1, b, [0.01] * 10, 11, None, "ok") for n, (a, b) in enumerate(spans)
+    ]
+    found = judged(records, users=3)
+    assert found["all_busy"] is None
+    assert any("more requests for each user" in note for note in found["notes"])  # type: ignore[attr-defined]
+
+
 def test_failures_and_slow_answers_together_miss_the_percentile() -> None:
     slow = [record(n, 2.0) for n in (20, 60, 99)]
     failed = [record(n, outcome="http_500") for n in range(5, 95, 11)]

@@ -110,6 +110,12 @@ def test_users_are_dealt_out_with_their_whole_conversations() -> None:
     assert all(part.users and part.users.count == 3 for part in parts)
 
 
+def test_turns_that_no_user_comes_to_are_not_drawn() -> None:
+    mix = replace(MIX, sessions=Sessions(1_000_000_000, 0.0))
+    planned = BenchSpec(Endpoint("http://127.0.0.1:9", "m"), mix, users=5, requests=12).shard().planned
+    assert [each.turn for each in planned] == [0] * 5 + [1] * 5 + [2] * 2
+
+
 async def test_a_turn_waits_for_the_answer_before_it_and_users_stay_busy() -> None:
     mix = replace(MIX, sessions=Sessions(3, 0.0))
     async with paced(Pace(4, 0.01, 0.01)) as (_, endpoint):

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tonnage_bench.adapters import step_process
 from tonnage_bench.adapters.planner_http import post_points
 from tonnage_bench.adapters.step_process import StepProcess
 from tonnage_bench.app import Ports, build_app
@@ -102,6 +103,10 @@ def test_a_job_that_fails_ends_in_its_reason(
     assert "not among the service's targets" in capsys.readouterr().err
     assert run(["bench", "--url", urls.mock, "--rate", "1", "--journal", "j", "--sweep", "1", *service]) == 2
     assert "--journal" in capsys.readouterr().err
+    assert run(["bench", "--service", nobody, "--job", "x"]) == 2
+    assert "Connection refused" in capsys.readouterr().err, "at once: nothing was followed yet"
+    assert run(["bench", "--job", "../bench x", *service]) == 2
+    assert "answers 404" in capsys.readouterr().err
     assert run(["bench", "--job", "x"]) == 2
     assert run(["bench", "--rate", "1"]) == 2
     assert "--url is missing" in capsys.readouterr().err
@@ -165,6 +170,19 @@ async def test_a_process_says_what_cannot_be_and_nothing_against_what_can(tmp_pa
     assert why is not None
     assert "lengths_from" in why
     assert await StepProcess().refused(question | {"request": fields | {"job": "j", "lengths_text": None}}) is None
+
+
+async def test_a_check_that_hangs_says_nothing_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = asyncio.subprocess.PIPE
+    silent = await asyncio.create_subprocess_exec("sleep", "1000", stdin=pipe, stdout=pipe, stderr=pipe)
+
+    async def started() -> asyncio.subprocess.Process:
+        return silent
+
+    monkeypatch.setattr(step_process, "_started", started)
+    monkeypatch.setattr(step_process, "CHECK_S", 0.1)
+    assert await StepProcess().refused({}) is None
+    assert silent.returncode is not None, "it was ended"
 
 
 class PointsRunner:

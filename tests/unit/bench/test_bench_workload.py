@@ -38,6 +38,7 @@ def test_lengths_follow_their_distribution(text: str, lowest: int, middle: int, 
     drawn = sorted(lengths.draw(rng) for _ in range(4001))
     assert drawn[2000] == pytest.approx(middle, rel=0.08)
     assert lowest <= drawn[0] <= drawn[-1] <= highest
+    assert lengths.mean == pytest.approx(sum(drawn) / 4001, rel=0.05)
     if text.startswith("lognormal"):
         assert percentile([float(each) for each in drawn], 99) == pytest.approx(4000, rel=0.15)
 

@@ -45,6 +45,16 @@ class Lengths:
             value = rng.choice(self.numbers)
         return max(1, min(MAX_TOKENS, round(value)))
 
+    @property
+    def mean(self) -> float:
+        """Tokens in the mean, before rounding."""
+        if self.kind == "lognormal":
+            middle, high = self.numbers
+            spread = math.log(high / middle) / Z99
+            return float(min(MAX_TOKENS, middle * math.exp(min(spread * spread / 2, 100.0))))
+        weights = self.shares or (1.0,) * len(self.numbers)
+        return math.fsum(n * w for n, w in zip(self.numbers, weights, strict=True)) / math.fsum(weights)
+
 
 def parse_lengths(text: str) -> Lengths:
     """The distribution that `text` names; raises `BadInputError` that lists the forms."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, count, islice
 from typing import TYPE_CHECKING, TypeVar
 
+from tonnage_core.benchmarking.arrivals import MOST
 from tonnage_core.benchmarking.lengths import Lengths
 from tonnage_core.errors import BadInputError
 from tonnage_core.traces import TraceRequest
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 BLOCK = 64
 """Tokens a block of made prompts: the grain of sharing."""
+MOST_BLOCKS = 200_000_000
+"""Blocks of a load's prompts, each some bytes in memory until the load is over: 12.8 billion prompt tokens."""
 _TREE, _OWN, _ROOM = 1 << 60, 1 << 61, 59
 """Block ids of the prefix tree and of requests' own blocks, each from a place in so many bits of room that the seed
 decides: runs of different seeds share no block, so that no run finds its prompts in a cache that another warmed."""
@@ -106,6 +109,25 @@ def plan_requests(mix: Mix, arrivals: Sequence[float], rng: "Random") -> list[Pl
         found += _conversation(mix, number, at, salt, blocks, rng)
     found.sort(key=lambda each: each.request.arrival_s)
     return [replace(each, request=replace(each.request, index=index)) for index, each in enumerate(found)]
+
+
+def check_size(mix: Mix, conversations: float) -> None:
+    """Raises `BadInputError` for so many arrivals whose turns or prompts, in the mean, no memory would hold."""
+    turns = 1 if mix.sessions is None else mix.sessions.turns
+    if conversations * turns > MOST:
+        raise BadInputError(
+            f"{conversations * turns:.3g} requests are too many for one run; give at most {MOST}, turns among them"
+        )
+    shares = math.fsum(each.share for each in mix.classes)
+    fresh = math.fsum(each.share * max(1.0, each.input_tokens.mean / BLOCK) for each in mix.classes) / shares
+    output = math.fsum(each.share * max(1.0, each.output_tokens.mean / BLOCK) for each in mix.classes) / shares
+    prefix = 0.0 if mix.prefix is None else mix.prefix.share * mix.prefix.prefix_tokens / BLOCK
+    blocks = conversations * turns * (prefix + fresh * (turns + 1) / 2 + output * (turns - 1) / 2)
+    if blocks > MOST_BLOCKS:
+        raise BadInputError(
+            f"the prompts of this load have {blocks * BLOCK:.3g} tokens, more than {MOST_BLOCKS * BLOCK:.3g}: "
+            "give fewer requests or turns, or shorter prompts"
+        )
 
 
 def _conversation(

@@ -9,6 +9,8 @@ import orjson
 
 RESULT_LIMIT = 64 << 20
 """Largest result, bytes."""
+CHECK_S = 60.0
+"""A check reads at most some texts of 16 MiB, and other jobs wait for it."""
 _SAID = 2000
 
 
@@ -30,8 +32,12 @@ class StepProcess:
                 await process.wait()
 
     async def refused(self, question: dict[str, Any]) -> str | None:
-        """What a process that draws no load says against the runs; one that fails says nothing of them."""
-        error = (await self.run(question)).get("error", {})
+        """What a process that draws no load says against the runs; one that fails or hangs says nothing of them."""
+        try:
+            async with asyncio.timeout(CHECK_S):
+                error = (await self.run(question)).get("error", {})
+        except TimeoutError:
+            return None
         return str(error["message"]) if error.get("kind") == "input" else None
 
 
