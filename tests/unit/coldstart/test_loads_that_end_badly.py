@@ -19,6 +19,7 @@ from tonnage_coldstart.loader import lanes, loading
 from tonnage_coldstart.loader.loading import LoadOptions
 from tonnage_coldstart.loader.ring import release_rings
 from tonnage_core.coldstart.errors import CorruptFileError
+from tonnage_core.coldstart.manifest_digest import checksums_of, manifest_digest
 from tonnage_core.errors import BadInputError
 
 BODY = bytes(range(256)) * (3 << 14)
@@ -157,3 +158,15 @@ def test_a_shape_that_no_tensor_can_have_is_refused_though_it_has_no_bytes(tmp_p
 def test_options_that_no_load_can_have_are_named(given: dict[str, int]) -> None:
     with pytest.raises(BadInputError, match=next(iter(given))):
         LoadOptions(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "broken", [{"chunk_bytes": 0}, {"chunk_bytes": "8"}, {"crc32c": [1]}, {"crc32c": ["a", "b"]}, {"size": None}]
+)
+def test_a_manifest_whose_numbers_cannot_be_checks_is_none(broken: dict[str, Any]) -> None:
+    file = {"name": "w", "size": 5000, "crc32c": [1, 2]}
+    document: dict[str, Any] = {"schema": "tonnage.manifest/1", "chunk_bytes": 4096, "files": [file]}
+    assert checksums_of(json.dumps(document | {"digest": manifest_digest(document)}).encode()) is not None
+    for name, value in broken.items():
+        (document if name in document else file)[name] = value
+    assert checksums_of(json.dumps(document | {"digest": manifest_digest(document)}).encode()) is None

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tonnage_core.coldstart.fetch_plan import chunk_count
+
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
@@ -31,6 +33,18 @@ def checksums_of(raw: bytes) -> Checksums | None:
             return None
         files = {file["name"]: file for file in document["files"]}
         crcs = {name: tuple(file["crc32c"]) for name, file in files.items() if file.get("crc32c") is not None}
-        return Checksums(document["chunk_bytes"], crcs, {name: file["size"] for name, file in files.items()})
+        sizes = {name: file["size"] for name, file in files.items()}
+        found = Checksums(document["chunk_bytes"], crcs, sizes)
+        return found if _fits(found) else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
+
+
+def _fits(found: Checksums) -> bool:
+    """Whether each file has one number a chunk."""
+    if not all(type(one) is int for one in (found.chunk_bytes, *found.sizes.values())) or found.chunk_bytes < 1:
+        return False
+    return all(
+        len(crcs) == chunk_count(found.sizes[name], found.chunk_bytes) and all(type(crc) is int for crc in crcs)
+        for name, crcs in found.crc32c.items()
+    )
