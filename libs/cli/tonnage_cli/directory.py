@@ -1,5 +1,7 @@
-"""Directory options that refuse an empty name, which a path library takes for the current directory."""
+"""Directory options that refuse an empty name, which a path library takes for the current one, and one too long."""
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,4 +18,9 @@ class Directory(click.Path):
         """The path; a click error (exit 2) that names the option for what is none."""
         if value == "":
             self.fail("an empty name: a directory is expected.", param, ctx)
+        try:
+            os.stat(value)
+        except OSError as error:
+            if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+                self.fail(f"{str(value)[:200]}: {error.strerror}.", param, ctx)
         return super().convert(value, param, ctx)

@@ -17,6 +17,7 @@ from tonnage_cli.main import run
         ("load", "--device", "cpu:99"),
         ("load", "--cache", ""),
         ("stage", "--cache", ""),
+        ("stage", "--cache", "a" * 300),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused(

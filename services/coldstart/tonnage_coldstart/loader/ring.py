@@ -83,7 +83,9 @@ class Ring:
             try:
                 self._slabs = [Slab(self.slab_bytes, pinned=pinned) for _ in range(count)]
             except RuntimeError as error:
-                log.warning("cannot pin the ring", extra={"slabs": count, "error": str(error)[:200]})
+                log.warning(
+                    "no memory for the ring", extra={"slabs": count, "pinned": pinned, "error": str(error)[:160]}
+                )
                 continue
             self.pinned = pinned
             return
