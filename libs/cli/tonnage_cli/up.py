@@ -66,7 +66,7 @@ POLICIES = ("prefix", "round_robin", "least_load", "power_of_two", "session", "c
     type=click.IntRange(1, 64),
     help="Let the planner scale: from --engines, which stay, to this many. Replays under --policy alone.",
 )
-@click.option("--start-s", type=FiniteRange(0, 3600), help=START_HELP)
+@click.option("--start-s", type=FiniteRange(0, 3600, min_open=True), help=START_HELP)
 @click.option("--scale-down-after-s", type=FiniteRange(0, 86400), help=DOWN_HELP)
 @click.option("--adapter", "adapters", multiple=True, help="A LoRA adapter that every simulated engine is to hold.")
 @click.option("--once", is_flag=True, help="Replay, report, end; exit 1 when a request failed or the run is void.")

@@ -18,6 +18,9 @@ from tonnage_operator.kinds import CUSTOM
 from tonnage_runtime.kube import Object
 
 JOIN_S = 10.0
+WATCH_S, SPARE_S = 30, 10
+"""The server ends each watch after `WATCH_S` and the next goes on from there; one whose end stays out `SPARE_S` more
+died in silence, as in the reflectors."""
 Event = Callable[[str, str, Object], None]
 """(plural, type, object): type is ADDED, MODIFIED, DELETED, or LISTED for what was there."""
 
@@ -25,14 +28,16 @@ Event = Callable[[str, str, Object], None]
 class KopfWatch:
     """Watches the custom resources of the whole cluster. `event` is called in a thread of its own."""
 
-    def __init__(self, login: Callable[[], Configuration], event: Event) -> None:
+    def __init__(
+        self, login: Callable[[], Configuration], event: Event, *, watch_s: int = WATCH_S, spare_s: int = SPARE_S
+    ) -> None:
         self._login, self._event = login, event
         self._registry = kopf.OperatorRegistry()
         self._settings = kopf.OperatorSettings()
         self._settings.posting.enabled = False
         self._settings.networking.request_timeout = 60
-        self._settings.watching.server_timeout = 300
-        self._settings.watching.client_timeout = 330
+        self._settings.watching.server_timeout = watch_s
+        self._settings.watching.client_timeout = watch_s + spare_s
         self._register()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)

@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 
 from tonnage_core.autoscaling.capacity import ReplicaCost, RequestMix
 from tonnage_core.autoscaling.disaggregated import PairLimits, PairTargets, coupled, pair_targets
-from tonnage_core.autoscaling.families import Member, at_speed, member_decision, mix_of, share, speeds
+from tonnage_core.autoscaling.families import (
+    Member,
+    at_speed,
+    family_decision,
+    member_decision,
+    mix_of,
+    share,
+    speeds,
+)
 from tonnage_core.autoscaling.observation import Knowledge, Observation
 from tonnage_core.autoscaling.policy import ScalingPolicy
 from tonnage_core.autoscaling.state_machine import Code, Decision, Reason
@@ -38,7 +46,8 @@ class Family:
                 self.until_s[one.pool] = now_s + self.retry_s
         blocked = frozenset(pool for pool, until in self.until_s.items() if now_s < until)
         found = share(decision, self.members, seen, blocked, budget_usd_per_hour=self.budget_usd_per_hour)
-        return {one.pool: member_decision(decision, found, one.pool) for one in self.members}
+        told = family_decision(decision, self.members)
+        return {one.pool: member_decision(told, found, one.pool) for one in self.members}
 
 
 class Groups:

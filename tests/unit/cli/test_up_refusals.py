@@ -37,3 +37,8 @@ def test_a_number_that_is_none(option: str, capsys: pytest.CaptureFixture[str]) 
 def test_what_only_a_scaled_fleet_heeds(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     error = _refused(capsys, option, "60")
     assert option in error and "--max-engines" in error
+
+
+def test_a_start_that_takes_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    error = _refused(capsys, "--max-engines", "3", "--start-s", "0")
+    assert "--start-s" in error and "0<x<=3600" in error

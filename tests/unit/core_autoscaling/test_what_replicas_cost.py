@@ -4,11 +4,11 @@ import pytest
 
 from tonnage_core.autoscaling.capacity import ReplicaCost, RequestMix
 from tonnage_core.autoscaling.classes import allocate
-from tonnage_core.autoscaling.families import Member, bill
+from tonnage_core.autoscaling.families import Member, bill, family_decision
 from tonnage_core.autoscaling.forecast import History
 from tonnage_core.autoscaling.policy import ReplicaCapacity
 from tonnage_core.autoscaling.signals import Load
-from tonnage_core.autoscaling.state_machine import Decision
+from tonnage_core.autoscaling.state_machine import Code, Decision, Reason
 from tonnage_core.autoscaling.warm import choices, shortfalls, warm_replicas
 
 SURGE = History(values=(2.0,) * 30 + (5.0,) * 8 + (2.0,) * 30)
@@ -67,6 +67,14 @@ def test_a_class_that_cannot_keep_the_slo_comes_last_however_cheap_and_goes_firs
     assert allocate(2.0, 2.0, offers).replicas == {"h100": 2, "old": 0}
     found = allocate(2.5, 2.5, offers)
     assert found.replicas == {"h100": 2, "old": 5}, "late answers are better than none"
-    assert "no other class has room" in found.reasons[-1]
+    assert "no class that keeps the limits can take it" in found.reasons[-1]
     there = [fast.offer(mix, 1.0, 2), slow.offer(mix, 0.1, 5)]
     assert allocate(2.0, 2.0, there).replicas == {"h100": 2, "old": 0}
+
+
+def test_limits_are_out_of_reach_of_a_family_when_no_class_keeps_them() -> None:
+    remark, other = Reason(Code.LIMIT_OUT_OF_REACH, "of the first class"), Reason(Code.STEADY, "")
+    decision = Decision(3, None, None, (remark, other), (), Load({}, None, None))
+    slow, slower, fast = member("a", 1.0, 9, 1e-2), member("b", 1.0, 9, 2e-2), member("c", 1.0, 9, 1e-4)
+    assert family_decision(decision, [slow, slower]).reasons == (remark, other)
+    assert family_decision(decision, [slow, fast]).reasons == (other,)

@@ -89,7 +89,7 @@ def _grow(
             wanted = min(wanted, int((budget - _bill(classes, counts)) / one.usd_per_hour + 1e-9))
         if wanted > 0:
             counts[one.name] += wanted
-            unfit = f", though {one.unfit}: no other class has room" if one.unfit else ""
+            unfit = f", though {one.unfit}: no class that keeps the limits can take it" if one.unfit else ""
             reasons.append(f"{wanted} more {one.name}: {one.price:.3g} $ an hour and unit of load{unfit}")
 
 

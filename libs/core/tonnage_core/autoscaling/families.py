@@ -75,6 +75,15 @@ def share(
     return allocate(target, target, classes, budget_usd_per_hour=budget_usd_per_hour)
 
 
+def family_decision(decision: Decision, members: Sequence[Member]) -> Decision:
+    """The decision without the remark that no replica keeps the limits, where another class than the first does."""
+    mix = mix_of(decision)
+    if all(one.capacity.unfit(mix) for one in members):
+        return decision
+    kept = tuple(reason for reason in decision.reasons if reason.code is not Code.LIMIT_OUT_OF_REACH)
+    return replace(decision, reasons=kept)
+
+
 def member_decision(decision: Decision, allocation: Allocation, pool: str) -> Decision:
     """The family's decision as one member is told of it: its own number, and why it is that."""
     told = [Reason(Code.GPU_CLASS, text) for text in allocation.reasons]

@@ -4,14 +4,14 @@ Up: the load forecast for when a start would be over, with its learned margin, a
 carries it with the room each must leave for chance, which few replicas need more of than many. Down: the same load on
 fewer replicas, each of which then finds less of its prompts cached (a replica that goes takes its share of the prefix
 cache along), with the scale-down margin: N-1 is worked out before it is tried. SLO burn asks for one more when nothing
-is on its way, and lets nothing go.
+is on its way, and lets nothing go, up to replicas so empty that only the requests themselves can be late.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tonnage_core.autoscaling.capacity import RequestMix, wait_slack
+from tonnage_core.autoscaling.capacity import LEAST_FILL, RequestMix, wait_slack
 from tonnage_core.autoscaling.demand import Demand, DemandState, measure
 from tonnage_core.autoscaling.forecast import Forecast, History, chance, forecast, record
 from tonnage_core.autoscaling.observation import Knowledge, Observation
@@ -73,6 +73,8 @@ class Outlook:
     fill: float | None
     """Share of a replica that may be used."""
     late_share: float | None
+    unfit: str = ""
+    """Why even an idle replica misses a limit; empty when it keeps them."""
 
 
 def look(
@@ -101,12 +103,11 @@ def look(
     said = forecast(state.history, horizon, policy.forecast_quantile, demand.request_s if demand else 0.0)
     if demand is None or said is None:
         return state, Outlook(_held(state, now_s, policy), None, said, horizon, None, burn.share)
-    fill = capacity.fill(RequestMix(demand.prompt, demand.output), target)
-    needs = (
-        _demand_need(demand, said, state.demand, target, seen, horizon, policy, capacity),
-        _slo_need(burn.share, seen, policy),
-    )
-    return replace(state, needs=needs, known_at_s=now_s), Outlook(needs, demand, said, horizon, fill, burn.share)
+    mix = RequestMix(demand.prompt, demand.output)
+    need = _demand_need(demand, said, state.demand, target, seen, horizon, policy, capacity)
+    needs = (need, _slo_need(burn.share, seen, need.value or 0.0, policy))
+    outlook = Outlook(needs, demand, said, horizon, capacity.fill(mix, target), burn.share, capacity.unfit(mix))
+    return replace(state, needs=needs, known_at_s=now_s), outlook
 
 
 def _held(state: OutlookState, now_s: float, policy: ScalingPolicy) -> tuple[Need, ...]:
@@ -187,7 +188,9 @@ def _demand_need(
     return Need(Driver.DEMAND, up + policy.warm_replicas, fewest + policy.warm_replicas, load, fill)
 
 
-def _slo_need(share: float | None, seen: Sequence[Observation], policy: ScalingPolicy) -> Need:
+def _slo_need(share: float | None, seen: Sequence[Observation], load: float, policy: ScalingPolicy) -> Need:
+    """One more than there is while too many are late. At `LEAST_FILL` hardly anybody waits for another: who is late
+    there is late on any number of replicas, and without that bound a limit nobody can keep would take them all."""
     limit = policy.slo_miss_share
     if share is None:
         return Need(Driver.SLO, None, None, None, limit)
@@ -195,7 +198,7 @@ def _slo_need(share: float | None, seen: Sequence[Observation], policy: ScalingP
     pending = sum(one.speed for one in seen if one.knowledge is Knowledge.PENDING)
     if share <= limit:
         return Need(Driver.SLO, 0, 0, share, limit)
-    wanted = _ceil(serving + max(1, pending))
+    wanted = min(_ceil(serving + max(1, pending)), max(1, _ceil(load / LEAST_FILL)) + policy.warm_replicas)
     return Need(Driver.SLO, wanted, wanted, share, limit)
 
 

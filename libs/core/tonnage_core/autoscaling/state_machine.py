@@ -42,6 +42,7 @@ class Code(StrEnum):
     IDLE = "idle"
     GPU_CLASS = "gpu_class"
     OTHER_POOL = "other_pool"
+    LIMIT_OUT_OF_REACH = "limit_out_of_reach"
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def decide(
     needs = _needs(load, outlook, policy)
     caps = give_up(started.caps, observations, now_s, policy)
     started = replace(started, outlook=outlook_state, caps=caps, busy_at_s=_busy_at(started, load, now_s))
-    reasons = _initial(state, started, observations) + remarks(observations, load, policy)
+    reasons = _initial(state, started, observations) + remarks(observations, load, policy) + _out_of_reach(outlook)
     move = _blind if load.known_endpoints == 0 or _strongest(needs) is None else _seeing
     after, why = move(started, observations, needs, load, now_s, policy)
     after, why = _within(started, after, why, now_s, policy)
@@ -172,6 +173,13 @@ def _initial(before: PoolState, after: PoolState, observations: Sequence[Observa
     return (Reason(Code.INITIAL, f"starts at {after.target}: {len(observations)} endpoints are listed"),)
 
 
+def _out_of_reach(outlook: Outlook | None) -> tuple[Reason, ...]:
+    if outlook is None or not outlook.unfit:
+        return ()
+    text = f"no number of replicas keeps the limits for the mean request: {outlook.unfit}"
+    return (Reason(Code.LIMIT_OUT_OF_REACH, text, Driver.SLO),)
+
+
 def _strongest(needs: Sequence[Need]) -> Need | None:
     """The known need that asks for the most replicas; the first of equals."""
     known = [need for need in needs if need.replicas is not None]
@@ -227,7 +235,10 @@ def _stay(target: int, asked: Need, binding: Need, policy: ScalingPolicy) -> Rea
 
 
 def _told(need: Need) -> str:
-    return f"{need.signal.value} {need.value or 0:.4g} in all, {need.target or 0:g} a replica, asks for {need.replicas}"
+    value, target = need.value or 0.0, need.target or 0.0
+    if need.signal is Driver.SLO:
+        return f"{100 * value:.3g} % of first tokens are late, {100 * target:g} % may be: asks for {need.replicas}"
+    return f"{need.signal.value} {value:.4g} in all, {target:g} a replica, asks for {need.replicas}"
 
 
 def _blocked(load: Load, policy: ScalingPolicy) -> Reason | None:
