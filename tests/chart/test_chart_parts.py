@@ -202,6 +202,7 @@ def test_budgets_and_spread_select_the_pods_of_their_part(render: Render) -> Non
         ({"planner": {"externalMetrics": {"enabled": True}}}, "clientCa is empty and cannot be looked up"),
         ({"planner": HPA | {"keda": {"enabled": True}}}, "KEDA owns the cluster's external metrics API"),
         ({"planner": {"scaling": {"targets": [TARGET | {"by": "keda"}]}}}, "set planner.keda.enabled"),
+        ({"planner": {"keda": {"enabled": True, "tls": True}}}, "set access.tlsSecretName"),
         ({"planner": HPA | {"scaling": {"targets": [TARGET | {"by": "hpa", "max": 12}]}}}, "within an HPA's 10 %"),
         (
             {"planner": {"keda": {"enabled": True}, "scaling": {"targets": [TARGET | {"by": "keda"}] * 2}}},

@@ -3,7 +3,9 @@ the chart turns both on by one Secret."""
 
 import asyncio
 import base64
+import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,11 +38,12 @@ from tonnage_router import service as router_service
 from tonnage_router.gateway import Gateway
 from tonnage_router.metrics import RouterMetrics
 from tonnage_router.settings import RouterSettings
+from tonnage_runtime import tls as tls_files
 from tonnage_runtime.access import SharedToken
 from tonnage_runtime.alive import main as alive
 from tonnage_runtime.errors import SettingsError
 from tonnage_runtime.http_app import bind, build_base_app, serve
-from tonnage_runtime.tls import Tls, TlsSettings, client_context
+from tonnage_runtime.tls import Tls, TlsSettings, client_context, server_context
 
 Object = dict[str, Any]
 Render = Callable[..., list[Object]]
@@ -88,6 +91,7 @@ async def test_the_planner_asks_every_address_of_a_name_and_checks_the_name(
         with monkeypatch.context() as patched:
             patched.setattr(asyncio.get_running_loop(), "getaddrinfo", two, raising=False)
             found = await scraper.addresses(f"https://{NAME}:{port}")
+            assert await scraper.addresses(f"https://else.where:{port + 1}")  # another part at the same addresses
         assert found == [f"https://127.0.0.{n}:{port}" for n in (1, 2)]
         assert "ok" in await scraper.text(found[0] + "/healthz")
         async with HttpScraper(**limits, ca_file=files / "ca.crt") as unnamed:
@@ -96,6 +100,79 @@ async def test_the_planner_asks_every_address_of_a_name_and_checks_the_name(
         async with HttpScraper(**limits) as stranger:
             with pytest.raises(ScrapeError, match="verify failed"):
                 await stranger.text(f"https://127.0.0.1:{port}/healthz")
+
+
+def shown(server: ssl.SSLContext, trusted: ssl.SSLContext) -> bytes | None:
+    """The certificate that a caller believes who connects now."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = trusted.wrap_bio(back, there, server_hostname=NAME), server.wrap_bio(there, back, server_side=True)
+    for side in sides * 4:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    return sides[0].getpeercert(binary_form=True)
+
+
+async def test_half_of_a_renewed_pair_changes_nothing(
+    files: Path, tmp_path: Path, render: Render, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_files, "CERTIFICATE_LOOK_S", 0.01)
+    looks: list[Tls] = []
+
+    def looked(tls: Tls) -> ssl.SSLContext:
+        looks.append(tls)
+        return server_context(tls)
+
+    monkeypatch.setattr(tls_files, "server_context", looked)
+    later = tmp_path / "later"
+    later.mkdir()
+    write_certificate(later, render, "another")
+    first, either = client_context(files / "ca.crt"), client_context(files / "ca.crt")
+    either.load_verify_locations(later / "ca.crt")
+    renewed = ssl.PEM_cert_to_DER_cert((later / "tls.crt").read_text())
+
+    own = Tls(str(files / "tls.crt"), str(files / "tls.key"))
+    server = server_context(own)
+    following = asyncio.create_task(tls_files.follow_certificate(server, own))
+    async with asyncio.timeout(60):
+        (files / "tls.crt").write_bytes((later / "tls.crt").read_bytes())
+        while len(looks) < 3:  # noqa: ASYNC110 - it has looked at the half, whole
+            await asyncio.sleep(0.01)
+        assert shown(server, first) not in (None, renewed)
+        (files / "tls.key").write_bytes((later / "tls.key").read_bytes())
+        while shown(server, either) != renewed:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    following.cancel()
+
+
+async def test_a_caller_takes_up_authorities_that_change_without_a_restart(
+    files: Path, tmp_path: Path, render: Render
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    write_certificate(other, render, "another")
+    trusted, ca = tmp_path / "trusted.crt", (files / "ca.crt").read_bytes()
+    trusted.write_bytes((other / "ca.crt").read_bytes())
+    callers = Caller(30.0, None, trusted, NAME), HttpClient(timeout_s=30.0, ca_file=str(trusted), tls_name=NAME)
+    async with part(files) as port:
+        url = f"https://127.0.0.1:{port}/healthz"
+
+        def operator() -> object:
+            return callers[0].json("GET", url)
+
+        def node() -> bytes:
+            return callers[1].read(callers[1].request("GET", url, {}), 1000)
+
+        for text in (None, b"half written"):
+            if text is not None:
+                trusted.write_bytes(text)
+            for call in (operator, node):
+                with pytest.raises((CallError, TransientSourceError), match=r"(?i)certificate"):
+                    await asyncio.to_thread(call)
+        trusted.write_bytes(ca)
+        assert (await asyncio.to_thread(operator)) == {"status": "ok"}
+        assert (await asyncio.to_thread(node)) == b'{"status":"ok"}'
+    for caller in callers:
+        caller.close()
 
 
 async def test_the_operator_and_nodes_know_a_service_at_a_pods_address_by_its_name(files: Path) -> None:

@@ -2,11 +2,12 @@
 that callers trust."""
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import model_validator
 
@@ -58,13 +59,42 @@ class TlsSettings(Settings):
         return self
 
 
+class _Believing(ssl.SSLContext):
+    """A caller's context that takes up a renewed file of authorities before it connects; those that it knew stay."""
+
+    _ca_file: Path | None = None
+    _stamp: tuple[int, int] | None = None
+
+    def take_up(self, ca_file: Path) -> None:
+        """Believe the file from now on. Raises OSError, which an SSLError is too."""
+        found = ca_file.stat()
+        if (stamp := (found.st_mtime_ns, found.st_ino)) != self._stamp:
+            self.load_verify_locations(ca_file)
+            self._ca_file, self._stamp = ca_file, stamp
+
+    def wrap_socket(self, *arguments: Any, **named: Any) -> ssl.SSLSocket:
+        self._look()
+        return super().wrap_socket(*arguments, **named)
+
+    def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
+        self._look()
+        return super().wrap_bio(*arguments, **named)
+
+    def _look(self) -> None:
+        if self._ca_file is not None:
+            with contextlib.suppress(OSError):  # half written, or gone for a moment
+                self.take_up(self._ca_file)
+
+
 def client_context(ca_file: Path | str | None) -> ssl.SSLContext:
-    """Believes the system's authorities, and those of `ca_file`. Raises `SettingsError` for a file without any."""
-    context = ssl.create_default_context()
+    """Believes the system's authorities, and those of `ca_file`, followed when it is renewed. Raises `SettingsError`
+    for a file without any."""
+    context = _Believing(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_default_certs()
     if ca_file is not None:
         try:
-            context.load_verify_locations(ca_file)
-        except (OSError, ssl.SSLError) as error:
+            context.take_up(Path(ca_file))
+        except OSError as error:
             raise SettingsError(f"{ca_file}: {error}: give PEM certificates of authorities") from error
     return context
 
@@ -85,12 +115,13 @@ def server_context(tls: Tls) -> ssl.SSLContext:
 
 async def follow_certificate(context: ssl.SSLContext, tls: Tls) -> None:
     """Give new connections a renewed certificate until cancelled; one that cannot be used changes nothing."""
-    known = tls.stamp()
+    known = None
     while True:
         await asyncio.sleep(CERTIFICATE_LOOK_S)
         try:
             if (now := tls.stamp()) != known:
+                server_context(tls)  # with half of a renewed pair OpenSSL takes the certificate and drops the key
                 context.load_cert_chain(tls.cert, tls.key)
                 known = now
-        except (ssl.SSLError, OSError) as error:
+        except (SettingsError, OSError) as error:
             log.warning("certificate not renewed", extra={"file": tls.cert, "reason": str(error)})

@@ -10,6 +10,7 @@ from tonnage_bench.metrics import BenchMetrics
 from tonnage_bench.ports import Ref, Work
 from tonnage_bench.settings import BenchSettings
 from tonnage_bench.targets import key_for
+from tonnage_runtime.access import SharedToken
 from tonnage_runtime.clock import Clock
 
 P = ParamSpec("P")
@@ -17,13 +18,15 @@ T = TypeVar("T")
 
 
 class LedgerDesk:
-    """A `Desk` over the ledger. `wake` is called when something changed that the conductor should look at."""
+    """A `Desk` over the ledger. `wake` is called when something changed that the conductor should look at. Raises
+    `SettingsError` for a target's key in a file without one."""
 
     def __init__(
         self, ledger: Ledger, settings: BenchSettings, metrics: BenchMetrics, clock: Clock, wake: Callable[[], None]
     ) -> None:
         self._ledger = ledger
         self._settings = settings
+        self._keys = {host: SharedToken(key) for host, key in settings.target_keys.items()}
         self._metrics = metrics
         self._clock = clock
         self._wake = wake
@@ -65,7 +68,7 @@ class LedgerDesk:
 
     def _headers(self, url: str | None) -> list[list[str]]:
         """The key of that host alone."""
-        key = None if url is None else key_for(url, self._settings.target_keys)
+        key = None if url is None else key_for(url, self._keys)
         return [] if key is None else [["authorization", f"Bearer {key}"]]
 
     def _finish(self, ref: Ref, worker: str, result: dict[str, Any]) -> bool:

@@ -24,11 +24,11 @@ def host_of(url: str) -> tuple[str, str]:
     return host.lower(), f"[{host}]:{port}".lower() if ":" in host else f"{host}:{port}".lower()
 
 
-def key_for(url: str, keys: Mapping[str, str]) -> str | None:
+def key_for(url: str, keys: Mapping[str, SharedToken]) -> str | None:
     """The target's bearer token now: that of host:port before that of the host."""
     host, place = host_of(url)
     found = keys.get(place, keys.get(host))
-    return None if found is None else SharedToken(found).value()
+    return None if found is None else found.value()
 
 
 async def check_target(url: str, allowed: Sequence[str]) -> None:

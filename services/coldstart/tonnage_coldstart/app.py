@@ -34,6 +34,7 @@ from tonnage_runtime.access import SharedToken
 from tonnage_runtime.clock import Clock
 from tonnage_runtime.http_app import build_base_app
 from tonnage_runtime.store import Store
+from tonnage_runtime.tls import client_context
 
 EVENT_INTERVAL_S = 0.25
 
@@ -99,6 +100,7 @@ def build_app(settings: ColdstartSettings, ports: Ports) -> FastAPI:
         member = Membership(settings, ports.store, cache, ports.clock, metrics)
         stager.fleet = member.turns
     http_token = SharedToken(settings.http_token)
+    client_context(settings.ca_file)  # authorities that cannot be read are told before anything is staged
     jobs = Jobs(
         stager,
         lambda uri: open_source(uri, _source_options(settings, http_token)),

@@ -11,10 +11,14 @@ from prometheus_client import CollectorRegistry
 
 from tonnage_bench.adapters.step_process import StepProcess
 from tonnage_bench.app import Ports, build_app
-from tonnage_bench.settings import BenchSettings
+from tonnage_bench.settings import BenchSettings, WorkerSettings
 from tonnage_bench.targets import key_for
+from tonnage_bench.worker.main import serve as serve_worker
+from tonnage_coldstart.app import Ports as ColdstartPorts
+from tonnage_coldstart.app import build_app as coldstart_app
 from tonnage_coldstart.cache.store import NodeCache
 from tonnage_coldstart.peers.shelf import Shelf
+from tonnage_coldstart.settings import ColdstartSettings
 from tonnage_planner.console.actions import Gate
 from tonnage_runtime import access
 from tonnage_runtime.access import SharedToken
@@ -78,11 +82,31 @@ def test_the_consoles_token_rotates(tmp_path: Path) -> None:
 def test_a_targets_key_rotates(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("old")
-    keys = {"engine": f"@{file}"}
+    keys = {"engine": SharedToken(f"@{file}")}
     shown = [key_for("http://engine:8000", keys)]
     file.write_text("new")
     shown.append(key_for("http://engine:8000", keys))
-    assert shown == ["old", "new"]
+    file.unlink()
+    shown.append(key_for("http://engine:8000", keys))
+    assert shown == ["old", "new", "new"]
+
+
+def test_a_file_that_is_not_there_ends_the_start_and_names_itself(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    bench = BenchSettings(database=tmp_path / "b.sqlite", target_keys={"engine": f"@{gone}"})
+    worker = {"queue_url": "redis://127.0.0.1:1", "service_url": "http://127.0.0.1:1"}
+    no_token = WorkerSettings.model_validate(worker | {"token": f"@{gone}"})
+    no_authority = WorkerSettings.model_validate(worker | {"token": "t", "api_ca_file": gone})
+    node = ColdstartSettings(cache_dir=tmp_path / "cache", ca_file=str(gone))
+    starts: list[Callable[[], object]] = [
+        lambda: build_app(bench, Ports(ManualClock(0.0), CollectorRegistry(), StepProcess(), None)),
+        lambda: serve_worker(no_token),
+        lambda: serve_worker(no_authority),
+        lambda: coldstart_app(node, ColdstartPorts(ManualClock(0.0), CollectorRegistry())),
+    ]
+    for start in starts:
+        with pytest.raises(SettingsError, match=str(gone)):
+            start()
 
 
 async def test_the_benchs_token_rotates(tmp_path: Path) -> None:

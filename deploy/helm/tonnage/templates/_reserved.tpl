@@ -86,6 +86,9 @@
 {{- if and $external.enabled $planner.keda.enabled }}
 {{- fail "planner.externalMetrics and planner.keda are both enabled: KEDA owns the cluster's external metrics API, keep one" }}
 {{- end }}
+{{- if and $planner.keda.enabled $planner.keda.tls (not .Values.access.tlsSecretName) }}
+{{- fail "planner.keda.tls needs the parts' certificate: set access.tlsSecretName" }}
+{{- end }}
 {{- $certificate := $external.certificate }}
 {{- if and $external.enabled (eq $certificate.from "secret") (not (and $certificate.secretName $certificate.caBundle)) }}
 {{- fail "planner.externalMetrics.certificate.from is secret: set secretName and caBundle" }}

@@ -6,6 +6,7 @@ Settings are `TONNAGE_BENCH_WORKER_<FIELD>`. Start one a machine: two loads on t
 import asyncio
 import os
 import socket
+import ssl
 import sys
 
 from tonnage_bench.adapters.celery_queue import TASK, celery_app
@@ -23,21 +24,22 @@ from tonnage_runtime.settings import load_settings
 from tonnage_runtime.tls import client_context
 
 
-async def make(settings: WorkerSettings, name: str, ref: Ref) -> str:
+async def make(settings: WorkerSettings, token: SharedToken, trusted: ssl.SSLContext, name: str, ref: Ref) -> str:
     """Make one run."""
-    trusted = client_context(settings.api_ca_file)
-    async with HttpDesk(settings.service_url, SharedToken(settings.token), trusted) as desk:
+    async with HttpDesk(settings.service_url, token, trusted) as desk:
         return await Worker(name, desk, StepProcess(), SystemClock(), settings.patience_s).make(ref)
 
 
 def serve(settings: WorkerSettings) -> None:
-    """Take runs from the queue until SIGTERM, which lets the run under way end; after a kill another makes it."""
+    """Take runs from the queue until SIGTERM, which lets the run under way end; after a kill another makes it. Raises
+    `SettingsError` for a token or authorities that cannot be read."""
+    token, trusted = SharedToken(settings.token), client_context(settings.api_ca_file)
     app = celery_app(settings.queue_url, settings.queue_name)
     name = settings.name or f"{socket.gethostname()}-{os.getpid()}"
 
     @app.task(name=TASK, ignore_result=True)  # type: ignore[untyped-decorator]
     def run(job: str, number: int, attempt: int) -> None:
-        asyncio.run(make(settings, name, Ref(job, number, attempt)))
+        asyncio.run(make(settings, token, trusted, name, Ref(job, number, attempt)))
 
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     app.worker_main(["worker", "--pool", "solo", "--loglevel", settings.log_level, "--hostname", f"{name}@%h", *quiet])

@@ -53,8 +53,8 @@ class HttpScraper:
         self._client = httpx.AsyncClient(
             timeout=None, limits=limits, headers=_HEADERS, trust_env=False, verify=client_context(ca_file)
         )
-        self._names: dict[str, str] = {}
-        """The name that the certificate at an address must bear: the one that was resolved."""
+        self._names: dict[tuple[str, int | None], str] = {}
+        """The name that the certificate at an address and port must bear: the one that was resolved."""
 
     async def __aenter__(self) -> Self:
         """The scraper itself."""
@@ -103,7 +103,8 @@ class HttpScraper:
         except OSError as error:
             raise ScrapeError(Outcome.UNREACHABLE, f"{parsed.host}: {error.strerror}") from error
         hosts = [str(address[4][0]) for address in found]
-        self._names |= {host: parsed.host for host in hosts if parsed.scheme == "https" and host != parsed.host}
+        if parsed.scheme == "https":
+            self._names |= {(host, parsed.port): parsed.host for host in hosts if host != parsed.host}
         return sorted(str(parsed.copy_with(host=host)) for host in hosts)
 
     def _headers(self, url: str) -> dict[str, str]:
@@ -113,7 +114,8 @@ class HttpScraper:
         return {"authorization": self._token.header()}
 
     def _stream(self, method: str, url: str) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
-        named = {"sni_hostname": name} if (name := self._names.get(httpx.URL(url).host)) is not None else {}
+        asked = httpx.URL(url)
+        named = {"sni_hostname": name} if (name := self._names.get((asked.host, asked.port))) is not None else {}
         extensions = {"trace": _look_at_peer, **named}
         return self._client.stream(method, url, headers=self._headers(url), extensions=extensions)
 
