@@ -10,6 +10,9 @@ GBIT = 0.125
 """GB/s in one Gbit/s."""
 FREE_TOKENS = 256
 """Rows at which matrix products of 16-bit weights turn from memory to compute on current cards (150 to 300)."""
+MOST_WAIT = 4.0
+"""A prompt waits before a prefill endpoint for at most so many times its own computation longer than beside: past that
+the pool is overloaded, and one user's first token would come late so that others' tokens come a little sooner."""
 
 
 def kv_bytes(tokens: int, bytes_per_token: float) -> float:
@@ -66,7 +69,8 @@ def handover(case: Handover) -> Verdict:
 
     Beside n generating requests a prefill of p seconds costs its own user p and the others n x p, less what steps take
     along for free; elsewhere it costs its user the prefill there, the transfer and the second call, and nobody else
-    anything. So it pays with long uncached prompts, busy decode endpoints and quick links, and never on an idle one.
+    anything. So it pays with long uncached prompts, busy decode endpoints and quick links, and never on an idle one,
+    nor before a prefill pool whose queue is over `MOST_WAIT` longer: whoever joins it delays all that come later too.
     """
     beside = case.uncached_decode * case.prefill_s_per_token
     stall = max(0, case.uncached_decode - case.free_tokens) * case.prefill_s_per_token
@@ -75,12 +79,16 @@ def handover(case: Handover) -> Verdict:
     move = transfer_s(moved, case.link_gbps, case.latency_s, case.overlap)
     elsewhere = case.uncached_prefill * case.prefill_s_per_token
     apart = case.waiting_prefill_s + elsewhere + move + case.hop_s
-    pays = apart < aggregated
+    longer = case.waiting_prefill_s - case.waiting_decode_s
+    overloaded = longer > MOST_WAIT * elsewhere
+    pays = apart < aggregated and not overloaded
     word = "pays" if pays else "does not pay"
     reason = (
         f"{word}: {apart:.3f} user-seconds apart ({move * 1e3:.1f} ms to move {moved / 1e6:.0f} MB) against "
         f"{aggregated:.3f} beside {case.decode_rows:g} decodes"
     )
+    if overloaded:
+        reason += f", a queue {longer:.3f} s longer before the prefill than {MOST_WAIT:g} x its {elsewhere:.3f} s allow"
     return Verdict(pays, aggregated, apart, move, reason)
 
 

@@ -55,6 +55,16 @@ def test_the_shortest_paying_prompt_is_where_the_rule_turns() -> None:
             assert handover(case).pays is expected
 
 
+def test_a_prefill_pool_that_cannot_keep_up_is_left_alone() -> None:
+    patient, late = replace(CASE, waiting_prefill_s=1.59), replace(CASE, waiting_prefill_s=1.61)
+    assert handover(patient).pays
+    verdict = handover(late)
+    assert verdict.disaggregated_s < verdict.aggregated_s
+    assert not verdict.pays
+    assert "queue 1.610 s longer" in verdict.reason
+    assert handover(replace(late, waiting_decode_s=0.1)).pays
+
+
 def test_overlap_hides_the_transfer_but_not_the_latency() -> None:
     assert transfer_s(50e9, 50, 0.002, overlap=1.0) == pytest.approx(0.002)
     assert transfer_s(50e9, 50, 0.0, overlap=0.75) == pytest.approx(0.25)
