@@ -1,20 +1,27 @@
 """However long answers and prompts are and however many run at once, a trial's work is bounded or refused."""
 
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tonnage_core.planning.errors import PlanSpecError
 from tonnage_core.planning.lengths import Lengths
+from tonnage_core.planning.plan import make_plan
 from tonnage_core.planning.sampling import (
     LEAST_MEASURED,
     MEASURED,
     MOST_TOKENS,
+    MOST_WORK,
     USUAL_TOKENS,
+    Work,
     affordable,
     sample_for,
 )
+from tonnage_core.planning.spec import Lookups, read_spec
 from tonnage_core.planning.traffic import Traffic
+from tonnage_runtime.catalogue import load_gpu, load_model
 
 TOKENS = st.integers(1, 10_000_000)
 IN_FLIGHT = st.floats(0, 1e6)
@@ -50,3 +57,29 @@ def test_a_sample_shrinks_only_where_the_work_is_unusual(prompt: int, answer: in
 
 def test_the_sample_of_everyday_answers_is_whole() -> None:
     assert sample_for(traffic(2000, 220), 60).measured == MEASURED
+
+
+def test_a_plan_ends_after_so_much_work_and_says_what_it_left_out() -> None:
+    asked = {
+        "model": "meta-llama/Llama-3.1-70B-Instruct",
+        "traffic": {"rate_rps": 12, "input_tokens": 100_000, "output_tokens": 200},
+        "slo": {"ttft_ms": {"p99": 1500}, "tpot_ms": {"p99": 50}},
+        "offers": [
+            {"gpu": gpu, "usd_per_hour": 1 + place, "max": 64}
+            for place, gpu in enumerate(("A100-SXM-80GB", "H100-SXM-80GB"))
+        ],
+    }
+    # What follows the last look that was begun: two trials, of which each is bounded.
+    followed: list[float] = []
+    told = Work.ends
+
+    def ends(work: Work) -> bool:
+        followed.append(work.tokens)
+        return told(work)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Work, "ends", ends)
+        document = make_plan(read_spec(asked, Lookups(load_model, load_gpu, Random)))
+    assert "looks were left out" in document["method"]
+    assert max(followed) < MOST_WORK + 2 * MOST_TOKENS
+    assert document["binding"] and document["relaxations"]

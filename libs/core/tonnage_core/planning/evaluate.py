@@ -19,7 +19,7 @@ IDLE_SHARE = 0.2
 """A replica that misses a target at this share of its rate by formula misses it at any."""
 MOST_TRIALS = 6
 MOST_REPLICAS = 1_000_000
-PATIENCE = 1_000_000
+PATIENCE = 1_300_000
 """Generated tokens followed, a second or two of one core, after which an answer found so far is good enough."""
 
 
@@ -112,7 +112,9 @@ def try_load(spec: PlanSpec, ranked: Ranked, load: float, measured: int = MEASUR
     point = ranked.bound.point
     expected = point.rows * min(3.0, load / point.rate_rps) if point else 0.0
     traffic, rng = spec.traffic.at(load), spec.generator(spec.seed)
-    return run_trial(ranked.sized, traffic, spec.call_targets, rng=rng, in_flight=expected, measured=measured)
+    trial = run_trial(ranked.sized, traffic, spec.call_targets, rng=rng, in_flight=expected, measured=measured)
+    spec.work.tokens += trial.tokens
+    return trial
 
 
 def check(spec: PlanSpec, ranked: Ranked) -> Checked:

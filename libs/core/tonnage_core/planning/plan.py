@@ -1,6 +1,7 @@
 """`make_plan`: the one function that the command line and the planner service call."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tonnage_core.memory import report_of
@@ -15,6 +16,7 @@ from tonnage_core.planning.evaluate import Checked, Ranked, load_of, steady, usd
 from tonnage_core.planning.mixes import Mix
 from tonnage_core.planning.pools import pool_advice
 from tonnage_core.planning.roofline_points import roofline_document
+from tonnage_core.planning.sampling import MOST_WORK, Work
 from tonnage_core.planning.search import Found, Progress, search, settled
 from tonnage_core.planning.spec import PlanSpec
 
@@ -33,6 +35,7 @@ def make_plan(spec: PlanSpec, version: str = "", progress: Progress = lambda sha
     then those that cannot work, each with what binds it and why, and where its `step_times` come from. `ttft_ms` and
     `tpot_ms` are 99th percentiles. Money is US dollars, a million tokens are output tokens of the asked traffic.
     """
+    spec = replace(spec, work=Work())
     found = search(spec, progress)
     best = settled(found.best) if found.best is not None else None
     rows = _candidates(found, best)
@@ -53,6 +56,11 @@ def make_plan(spec: PlanSpec, version: str = "", progress: Progress = lambda sha
         "calibration": calibration_document(spec),
     }
     document |= _chosen(found, best) if best is not None else {"best": None, "curve": None, "advice": []}
+    if spec.work.left_out:
+        document["method"] += (
+            f" Following such long requests is much work: after {MOST_WORK / 1e6:g} million tokens of it "
+            f"{spec.work.left_out} further looks were left out, so something cheaper may have been missed."
+        )
     progress(1.0, "done")
     return document
 

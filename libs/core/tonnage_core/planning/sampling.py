@@ -21,8 +21,25 @@ USUAL_TOKENS = 600_000
 """Beyond so many generated tokens the sample shrinks to `LEAST_MEASURED` …"""
 MOST_TOKENS = 2_000_000
 """… and beyond so many a trial is not run."""
-PROMPT_WEIGHT = 0.05
+MOST_WORK = 1_500_000
+"""Work of all trials of a plan, after which the search begins no other configuration and loosens no further target."""
+PROMPT_WEIGHT = 0.1
 """What a prompt's token costs to follow, in generated ones: a list of its blocks and a few steps."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What the trials of one plan have taken so far, in generated tokens, and what was left out when that was much."""
+
+    tokens: float = 0.0
+    left_out: int = 0
+
+    def ends(self) -> bool:
+        """Whether to leave out what comes next, and counts it."""
+        if self.tokens <= MOST_WORK:
+            return False
+        self.left_out += 1
+        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,13 +99,15 @@ def _check_cheapest(spec: PlanSpec, ranked: list[Ranked], progress: Progress) ->
         if any(one.fits_offer for one in checked) and _patience_ends(checked):
             break
         if _worth(spec, each, checked):
+            if checked and spec.work.ends():
+                break
             progress(0.3 + 0.4 * len(checked) / MOST_CHECKS, f"engine model: {each.config.name}")
             checked.append(check(spec, each))
     if not any(each.fits_offer for each in checked):
         seen = {each.config.offer.gpu.name for each in checked if each.replicas is not None}
         for each in ranked:
             name = each.config.offer.gpu.name
-            if not within(each) and name not in seen and len(seen) < RIVALS:
+            if not within(each) and name not in seen and len(seen) < RIVALS and not (checked and spec.work.ends()):
                 seen.add(name)
                 progress(0.6, f"engine model: {each.config.name}")
                 checked.append(check(spec, each))

@@ -13,6 +13,7 @@ from tonnage_core.models import ModelShape
 from tonnage_core.parallelism import Layout
 from tonnage_core.planning.errors import PlanSpecError
 from tonnage_core.planning.fields import Fields, shown, whole
+from tonnage_core.planning.sampling import Work
 from tonnage_core.planning.traffic import Traffic, read_traffic
 from tonnage_core.prediction.calibrate import Calibration
 from tonnage_core.prediction.step_model import in_precision
@@ -92,6 +93,8 @@ class PlanSpec:
     space: Space = field(default_factory=Space)
     points: tuple[Point, ...] = ()
     """Measured closed-loop points of the model and engine on offered cards."""
+    work: Work = field(default_factory=Work, compare=False)
+    """What the engine model has followed for it; a specification that differs in a limit counts on."""
 
     @cached_property
     def _shapes(self) -> dict[str, ModelShape]:
