@@ -26,7 +26,10 @@ def test_addresses_that_hand_out_credentials_or_are_no_hosts_are_refused(address
     assert refused_address(address) is not None
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.7", "93.184.216.34", "2001:db8::1", "64:ff9b::5db8:d822", "2002:5db8:d822::1"])
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", "10.0.0.7", "93.184.216.34", "2001:db8::1", "64:ff9b::5db8:d822", "2002:5db8:d822::1"],
+)
 def test_other_addresses_are_taken(address: str) -> None:
     assert refused_address(address) is None
 
