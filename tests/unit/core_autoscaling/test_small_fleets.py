@@ -118,7 +118,7 @@ class Pool:
         self, capacity: ReplicaCapacity, replicas: int, seed: int = 0, late: float = 0.0, **policy: int
     ) -> None:
         limits = {"min_replicas": 1, "max_replicas": 200} | policy
-        self.capacity, self.rng, self.late = capacity, random.Random(seed), late
+        self.capacity, self.rng, self.late, self.found = capacity, random.Random(seed), late, 0.0
         self.policy = ScalingPolicy(capacity=capacity, start_s=120.0, **limits)
         self.state, self.now_s, self.replicas = PoolState(), 0.0, replicas
         self.targets: list[int] = []
@@ -129,8 +129,12 @@ class Pool:
         self.now_s += TICK_S
         serving = max(1, self.replicas)
         each = count / TICK_S / serving
-        rates: dict[str, float | None] = {"finished_requests": each, "first_tokens": each, "prefix_hits": 0.0}
-        rates |= {"prompt_tokens": each * MIX.prompt, "generation_tokens": each * MIX.output}
+        rates: dict[str, float | None] = {
+            "finished_requests": each,
+            "first_tokens": each,
+            "prefix_hits": each * self.found,
+        }
+        rates |= {"prompt_tokens": each * (MIX.prompt + self.found), "generation_tokens": each * MIX.output}
         gauges: dict[Signal, float | None] = {
             Signal.RUNNING: float(load > 0),
             Signal.WAITING: 0.0,
@@ -246,3 +250,11 @@ def test_late_first_tokens_add_replicas_before_the_load_asks_for_them() -> None:
     decision = pool.run(4, 1.0, noise=False).tick(1.0, noise=False)
     assert decision.target == decision.needs[-1].replicas == 5 > (decision.needs[-2].replicas or 0)
     assert "5 % of first tokens are late, 1 % may be: asks for 5" in decision.reasons[-1].text
+
+
+def test_a_replica_that_goes_takes_its_share_of_the_prefix_cache_along() -> None:
+    """Of 4,000 tokens 3,000 are found: one of two replicas holds 0.375 of that, 0.34 of the work a request takes."""
+    plain, cached = Pool(FAST, 2), Pool(FAST, 2)
+    cached.found = 3000.0
+    fits = [pool.run(9, 1.2, noise=False).tick(1.2, noise=False).needs[-2].fits for pool in (plain, cached)]
+    assert fits == [2, 3]
