@@ -17,7 +17,7 @@ import tonnage_coldstart
 from tonnage_coldstart.errors import DeviceMemoryError, SourceError
 from tonnage_coldstart.loader import lanes, loading
 from tonnage_coldstart.loader.loading import LoadOptions
-from tonnage_coldstart.loader.ring import release_rings
+from tonnage_coldstart.loader.ring import keep_ring, release_rings, take_ring
 from tonnage_core.coldstart.errors import CorruptFileError
 from tonnage_core.coldstart.manifest_digest import checksums_of, manifest_digest
 from tonnage_core.errors import BadInputError
@@ -170,3 +170,18 @@ def test_a_manifest_whose_numbers_cannot_be_checks_is_none(broken: dict[str, Any
     for name, value in broken.items():
         (document if name in document else file)[name] = value
     assert checksums_of(json.dumps(document | {"digest": manifest_digest(document)}).encode()) is None
+
+
+def test_loads_of_many_sizes_keep_one_ring() -> None:
+    """A ring a shape was kept: with 8 readers of 2 MiB, 72 MiB in all."""
+    release_rings()
+    for readers in (8, 3, 1, 5):
+        keep_ring(take_ring(readers, 0, 4096, pinned=False))
+    kept = take_ring(2, 0, 4096, pinned=False)
+    assert kept.size_bytes == 8 * 4096
+    larger = take_ring(9, 1, 4096, pinned=False)
+    keep_ring(larger)
+    keep_ring(kept)
+    assert take_ring(1, 0, 4096, pinned=False) is larger
+    assert take_ring(1, 0, 4096, pinned=False) is not kept
+    release_rings()

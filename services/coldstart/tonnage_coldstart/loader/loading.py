@@ -170,14 +170,14 @@ def borrowed_ring(threads: int, spare: int, slab_bytes: int, place: torch.device
 
     Copies within host memory are done when they return: such a ring has no spare slabs.
     """
-    asked = (threads, spare if place.type == "cuda" else 0, slab_bytes, place.type == "cuda")
-    ring = take_ring(*asked[:3], pinned=asked[3])
+    on_device = place.type == "cuda"
+    ring = take_ring(threads, spare if on_device else 0, slab_bytes, pinned=on_device)
     try:
-        if place.type == "cuda":
+        if on_device:
             torch.cuda.current_stream(place).synchronize()
         yield ring
     finally:
-        keep_ring(ring, asked)
+        keep_ring(ring)
 
 
 def default_threads() -> int:

@@ -53,7 +53,9 @@ class Ring:
 
     def __init__(self, readers: int, spare: int, slab_bytes: int, *, pinned: bool) -> None:
         self.slab_bytes = slab_bytes
-        self.pinned = pinned
+        self.readers = readers
+        self.asked_slabs = readers + spare
+        self.asked_pinned = self.pinned = pinned
         self._slabs: list[Slab] = []
         self._allocate(readers, spare)
         self._free = deque(self._slabs)
@@ -92,23 +94,29 @@ class Ring:
         raise DeviceMemoryError(f"no host memory for {readers} slabs of {self.slab_bytes} bytes: use fewer threads")
 
 
-_kept: dict[tuple[int, int, int, bool], Ring] = {}
+_kept: dict[tuple[int, bool], Ring] = {}
+"""One ring for each size of slab and kind of memory asked for: the largest."""
+
 _lock = threading.Lock()
 
 
 def take_ring(readers: int, spare: int, slab_bytes: int, *, pinned: bool) -> Ring:
-    """A ring of that shape: one kept from an earlier load, or a new one."""
-    key = (readers, spare, slab_bytes, pinned)
+    """A ring with room for that many: one kept from an earlier load, or a new one, a smaller one let go first."""
     with _lock:
-        kept = _kept.pop(key, None)
-    return kept or Ring(readers, spare, slab_bytes, pinned=pinned)
+        ring = _kept.pop((slab_bytes, pinned), None)
+    if ring is not None and ring.readers >= readers and ring.asked_slabs >= readers + spare:
+        return ring
+    del ring
+    return Ring(readers, spare, slab_bytes, pinned=pinned)
 
 
-def keep_ring(ring: Ring, asked: tuple[int, int, int, bool]) -> None:
-    """Keep a ring for the next load; one of a shape."""
+def keep_ring(ring: Ring) -> None:
+    """Keep a ring for the next load, unless a larger one of its kind is kept."""
     ring.restock()
+    key = ring.slab_bytes, ring.asked_pinned
     with _lock:
-        _kept[asked] = ring
+        if key not in _kept or _kept[key].asked_slabs < ring.asked_slabs:
+            _kept[key] = ring
 
 
 def release_rings() -> None:
