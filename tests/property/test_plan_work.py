@@ -81,5 +81,7 @@ def test_a_plan_ends_after_so_much_work_and_says_what_it_left_out() -> None:
         patch.setattr(Work, "ends", ends)
         document = make_plan(read_spec(asked, Lookups(load_model, load_gpu, Random)))
     assert "looks were left out" in document["method"]
+    assert Work(MOST_WORK + 1).shorten(MEASURED) == LEAST_MEASURED
+    assert Work(MOST_WORK).shorten(MEASURED) == MEASURED
     assert max(followed) < MOST_WORK + 2 * MOST_TOKENS
     assert document["binding"] and document["relaxations"]

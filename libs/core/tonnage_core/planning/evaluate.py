@@ -112,6 +112,7 @@ def try_load(spec: PlanSpec, ranked: Ranked, load: float, measured: int = MEASUR
     point = ranked.bound.point
     expected = point.rows * min(3.0, load / point.rate_rps) if point else 0.0
     traffic, rng = spec.traffic.at(load), spec.generator(spec.seed)
+    measured = spec.work.shorten(measured)
     trial = run_trial(ranked.sized, traffic, spec.call_targets, rng=rng, in_flight=expected, measured=measured)
     spec.work.tokens += trial.tokens
     return trial

@@ -16,7 +16,7 @@ from tonnage_core.planning.evaluate import Checked, Ranked, load_of, steady, usd
 from tonnage_core.planning.mixes import Mix
 from tonnage_core.planning.pools import pool_advice
 from tonnage_core.planning.roofline_points import roofline_document
-from tonnage_core.planning.sampling import MOST_WORK, Work
+from tonnage_core.planning.sampling import LEAST_MEASURED, MOST_WORK, Work
 from tonnage_core.planning.search import Found, Progress, search, settled
 from tonnage_core.planning.spec import PlanSpec
 
@@ -56,10 +56,11 @@ def make_plan(spec: PlanSpec, version: str = "", progress: Progress = lambda sha
         "calibration": calibration_document(spec),
     }
     document |= _chosen(found, best) if best is not None else {"best": None, "curve": None, "advice": []}
-    if spec.work.left_out:
+    if spec.work.left_out or spec.work.shortened:
         document["method"] += (
             f" Following such long requests is much work: after {MOST_WORK / 1e6:g} million tokens of it "
-            f"{spec.work.left_out} further looks were left out, so something cheaper may have been missed."
+            f"{spec.work.left_out} further looks were left out and {spec.work.shortened} measured {LEAST_MEASURED} "
+            "requests, so something cheaper may have been missed."
         )
     progress(1.0, "done")
     return document

@@ -33,6 +33,14 @@ class Work:
 
     tokens: float = 0.0
     left_out: int = 0
+    shortened: int = 0
+
+    def shorten(self, measured: int) -> int:
+        """The requests to measure in the next trial: the least once there was much work."""
+        if self.tokens <= MOST_WORK or measured <= LEAST_MEASURED:
+            return measured
+        self.shortened += 1
+        return LEAST_MEASURED
 
     def ends(self) -> bool:
         """Whether to leave out what comes next, and counts it."""
