@@ -28,7 +28,7 @@ def test_the_trace_goes_through_the_router_over_real_engines_without_an_error(
     done = subprocess.run(
         [
             sys.executable, "-c", "from tonnage_cli.main import main; main()", "up", "--once", "--json",
-            *engines, "--replay", str(SAMPLE), "--limit", str(REQUESTS), "--max-input", "1000", "--speed", "0.25",
+            *engines, "--replay", str(SAMPLE), "--limit", str(REQUESTS), "--max-input", "3500", "--speed", "0.5",
             "--port-base", "0",
         ],
         cwd=tmp_path, capture_output=True, text=True, timeout=3500, check=False,
