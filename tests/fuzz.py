@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing of parsers and tables: python tests/fuzz.py TARGET [libFuzzer options].
 
-Targets and their properties are those of tests/property/fuzz_router.py and fuzz_parser.py. Needs `pip install
-atheris`. A directory among the options is the corpus, begun with the target's seeds; findings go to the working
-directory. Without a target the names are listed.
+Targets and their properties are those of tests/property/fuzz_*.py. Needs `pip install atheris`. A directory among the
+options is the corpus, begun with the target's seeds; findings go to the working directory. Without a target the names
+are listed.
 """
 
 import importlib.util
@@ -12,7 +12,9 @@ from types import ModuleType
 
 import atheris
 
-FILES = tuple(Path(__file__).resolve().parent / "property" / f"fuzz_{name}.py" for name in ("router", "parser"))
+FILES = tuple(
+    Path(__file__).resolve().parent / "property" / f"fuzz_{name}.py" for name in ("router", "parser", "upstream")
+)
 
 
 def _loaded(file: Path) -> ModuleType:

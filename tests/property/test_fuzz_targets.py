@@ -4,16 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.property import fuzz_parser, fuzz_router
+from tests.property import fuzz_parser, fuzz_router, fuzz_upstream
 
-TARGETS = fuzz_router.TARGETS | fuzz_parser.TARGETS
-SEEDS = fuzz_router.SEEDS | fuzz_parser.SEEDS
+TARGETS = fuzz_router.TARGETS | fuzz_parser.TARGETS | fuzz_upstream.TARGETS
+SEEDS = fuzz_router.SEEDS | fuzz_parser.SEEDS | fuzz_upstream.SEEDS
+FOUND = fuzz_parser.FOUND | fuzz_upstream.FOUND
 SPLICES = st.lists(st.tuples(st.integers(0, 400), st.binary(max_size=6)), max_size=4)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_target_holds_for_its_seeds_and_for_what_was_found(name: str) -> None:
-    for data in SEEDS[name] + fuzz_parser.FOUND.get(name, []):
+    for data in SEEDS[name] + FOUND.get(name, []):
         TARGETS[name](data)
 
 

@@ -276,6 +276,8 @@ class Exchange:
         self.body = self.incoming.body = b""
 
     def _complete(self) -> None:
+        if self.client.paused and self.upstream is not None:
+            self.upstream.transport.resume_reading()  # the connection is for other clients now
         self.upstream = None
         self._end("ok" if self.status < 400 else "upstream_status")
         self.client.next_request(self._keep_alive)

@@ -24,11 +24,11 @@ NONE: Final[frozenset[bytes]] = frozenset()
 
 
 def nominated(connection: bytes) -> frozenset[bytes]:
-    """Header names a Connection field makes hop-by-hop, lower case."""
+    """Header names a Connection field makes hop-by-hop, lower case; never the one that frames the body."""
     if connection == b"keep-alive":
         return NONE
     names = {part.strip().lower() for part in connection.split(b",")}
-    return frozenset(names - {b"", b"close", b"keep-alive"})
+    return frozenset(names - {b"", b"close", b"keep-alive", b"content-length"})
 
 
 def lines(headers: list[Header], connection: bytes | None, without: frozenset[bytes] = NONE) -> bytes:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tonnage_router.wire.pool import UpstreamPool
 
 HEAD_BYTES: Final = 256 << 10
+"""The most that an engine may send between two pieces of a body: heads, interim answers, chunk lines, trailers."""
 NO_BODY: Final = frozenset({204, 304})
 OK: Final = b"HTTP/1.1 200 OK\r\n"
 
@@ -26,12 +27,12 @@ class UpstreamConnection:
         "_complete",
         "_connection",
         "_head_done",
-        "_head_size",
         "_keep_alive",
         "_parser",
         "_pieces",
         "_pool",
         "_reason",
+        "_unread",
         "answered",
         "event_stream",
         "exchange",
@@ -62,7 +63,7 @@ class UpstreamConnection:
         self._keep_alive = False
         self._chunked = False
         self._between_chunks = False
-        self._head_size = 0
+        self._unread = 0
         self._connection: bytes | None = None
         self._reason = b""
         self.answered = False
@@ -98,22 +99,22 @@ class UpstreamConnection:
         self.answered = True
         if self._between_chunks and _one_chunk(data) and exchange.pass_chunk(data):
             return
-        if not self._head_done:
-            self._head_size += len(data)
+        self._unread += len(data)  # the parser keeps an unfinished header or trailer, whatever its length
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail("protocol")
             return
-        if not self._head_done and self._head_size > HEAD_BYTES:
-            self._fail("protocol")
-            return
         pieces = self._pieces
         if pieces:
+            self._unread = 0
             piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
         elif self._complete:
             piece = b""
+        elif self._unread > HEAD_BYTES:
+            self._fail("protocol")
+            return
         else:
             self._between_chunks = False  # inside a chunk's framing: its body may look like a chunk
             return
@@ -180,6 +181,7 @@ class UpstreamConnection:
         self.length = None
         self._connection = None
         self._chunked = False
+        self.event_stream = False
         self._reason = b""
 
     # --- the head for the client --------------------------------------------------------------------------------------
