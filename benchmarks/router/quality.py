@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -123,12 +124,15 @@ def one_run(
             prompt_format=settings["routers"][name].get("prompts", "text"),
             seed=settings["seed"],
         )
+        overhead = fixed_overhead(options, settings["overhead"], fleet) if settings["time_scale"] != 1 else None
         before, load_before = machine(), os.getloadavg()
         begun = time.time()
         engines, router = cpu_s(fleet["engine_pids"]), cpu_s([fleet["router_pid"]])
         result, cache = uvloop.run(_replay(options, requests, fleet["engines"]))
         after = machine()
         document = report.build(result, slo, kind="quality_run", cache=cache, trace="mooncake_conversation.jsonl")
+        if overhead:
+            document["without_overhead"] = _forgiven(result, slo, overhead)
         spent = {
             "engines": round(cpu_s(fleet["engine_pids"]) - engines, 2),
             "router": round(cpu_s([fleet["router_pid"]]) - router, 2),
@@ -154,6 +158,28 @@ def one_run(
         "prompt_share_by_engine": shares,
         "report": document,
     }
+
+
+def fixed_overhead(options: ReplayOptions, paced: dict[str, Any], fleet: dict[str, Any]) -> dict[str, float]:
+    """What the router adds to a short request that is alone, in engine ms: medians through it less those beside it."""
+    medians = []
+    for salt, url in (("beside", fleet["engines"][0]), ("through", fleet["url"])):
+        alone = replace(options, url=url, speed=options.time_scale, cache_salt=salt)
+        shapes = [
+            TraceRequest(i, i * paced["gap_s"], paced["input_tokens"], paced["output_tokens"], (i,))
+            for i in range(paced["requests"])
+        ]
+        seen = report.build(uvloop.run(replay(alone, shapes)), kind="quality_run")
+        medians.append({name: seen[name]["p50"] for name in ("ttft_ms", "tpot_ms")})
+    beside, through = medians
+    return {name: round(max(0.0, through[name] - beside[name]), 3) for name in through}
+
+
+def _forgiven(result: ReplayResult, slo: Slo, overhead: dict[str, float]) -> dict[str, Any]:
+    """The run judged as if the router added nothing to a request that is alone."""
+    wider = replace(slo, ttft_ms=slo.ttft_ms + overhead["ttft_ms"], tpot_ms=slo.tpot_ms + overhead["tpot_ms"])
+    judged = report.build(result, wider, kind="quality_run")
+    return {"overhead": overhead, **{name: judged[name] for name in ("goodput_rps", "slo_attainment")}}
 
 
 async def _replay(

@@ -33,6 +33,7 @@ def row(run: dict[str, Any]) -> dict[str, Any]:
         "requests": report["requests"],
         "goodput_rps": report["goodput_rps"],
         "slo_attainment": report["slo_attainment"],
+        "without_overhead": report.get("without_overhead"),
         "ttft_ms": {key: report["ttft_ms"][key] for key in ("p50", "p99")},
         "tpot_ms": {key: report["tpot_ms"][key] for key in ("p50", "p99")},
         "hit_tokens": prefix["hit_tokens"],
@@ -51,12 +52,14 @@ def _compared(rows: Sequence[dict[str, Any]], key: tuple[float, float]) -> dict[
     if not ours or not peers:
         return None
     mine, best = ours[0], max(peers, key=lambda r: r["goodput_rps"])
+    bare = [r["without_overhead"]["goodput_rps"] if r["without_overhead"] else None for r in (mine, best)]
     return {
         "time_scale": key[0],
         "rate": key[1],
         "best_peer": f"{best['router']}, {best['setting']}",
         "peers": len(peers),
         "goodput_ratio": round(mine["goodput_rps"] / best["goodput_rps"], 4) if best["goodput_rps"] else None,
+        "goodput_ratio_without_overhead": round(bare[0] / bare[1], 4) if bare[0] and bare[1] else None,
         "ttft_p99_ratio": round(mine["ttft_ms"]["p99"] / best["ttft_ms"]["p99"], 4),
         "lowest_peer_ttft_p99_ms": min(r["ttft_ms"]["p99"] for r in peers),
         "hits_of_ceiling": mine["hits_of_ceiling"],
