@@ -5,13 +5,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
+import trustme
 
 from tonnage_coldstart.cache.store import NodeCache
-from tonnage_coldstart.errors import SourceChangedError, SourceError
+from tonnage_coldstart.errors import SourceChangedError, SourceError, TransientSourceError
 from tonnage_coldstart.fetch.workers import FetchOptions
 from tonnage_coldstart.progress import Progress
 from tonnage_coldstart.sources.opening import SourceOptions, open_source
@@ -43,11 +45,12 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def endpoint(model: Path, tmp_path: Path) -> Iterator[str]:
+@contextmanager
+def serving(folder: Path, *more: str) -> Iterator[int]:
+    """The port of an S3 server over `folder`."""
     port = free_port()
     command = [binary(), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", ",".join(KEYS), "--config", ""]
-    server = subprocess.Popen([*command, str(tmp_path / "served")], stderr=subprocess.DEVNULL)
+    server = subprocess.Popen([*command, *more, str(folder)], stderr=subprocess.DEVNULL)
     try:
         while True:
             with socket.socket() as probe:
@@ -55,10 +58,16 @@ def endpoint(model: Path, tmp_path: Path) -> Iterator[str]:
                     break
             assert server.poll() is None
             time.sleep(0.02)
-        yield f"http://127.0.0.1:{port}"
+        yield port
     finally:
         server.kill()
         server.wait()
+
+
+@pytest.fixture
+def endpoint(model: Path, tmp_path: Path) -> Iterator[str]:
+    with serving(tmp_path / "served") as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 StageS3 = Callable[..., Staged]
@@ -126,3 +135,35 @@ def test_what_is_not_there_is_said_with_its_uri(stage_s3: StageS3) -> None:
         stage_s3("s3://models/nothing")
     with pytest.raises(SourceError, match=r"s3://nowhere"):
         stage_s3("s3://nowhere/at/all")
+
+
+def test_a_store_under_ones_own_authority_is_listed_and_read_and_no_other_is(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("ACCESS_KEY_ID", KEYS[0]), ("SECRET_ACCESS_KEY", KEYS[1]), ("EC2_METADATA_DISABLED", "true")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    authority, stranger = trustme.CA(), trustme.CA()
+    files = {name: str(tmp_path / name) for name in ("own", "stranger", "both", "broken", "chain", "key")}
+    authority.cert_pem.write_to_path(files["own"])
+    stranger.cert_pem.write_to_path(files["stranger"])
+    (tmp_path / "both").write_bytes(stranger.cert_pem.bytes() + authority.cert_pem.bytes())
+    (tmp_path / "broken").write_bytes(b"-----BEGIN CERTIFICATE-----\n")
+    shown = authority.issue_cert("127.0.0.1")
+    shown.cert_chain_pems[0].write_to_path(files["chain"])
+    shown.private_key_pem.write_to_path(files["key"])
+
+    def read(ca_file: str | None) -> bytes:
+        options = SourceOptions(timeout_s=30, ca_file=ca_file, s3=S3Options(endpoint=f"https://127.0.0.1:{port}"))
+        with closing(open_source("s3://models/llama", options)) as source:
+            (config,) = [file for file in source.snapshot().files if file.name == "config.json"]
+            into = bytearray(config.size_bytes)
+            source.read_range(config, 0, memoryview(into))
+            return bytes(into)
+
+    with serving(tmp_path / "served", "--cert", files["chain"], "--key", files["key"]) as port:
+        for ca_file in (files["own"], files["both"]):
+            assert read(ca_file) == b"{}"
+        for ca_file in (None, files["stranger"], files["broken"]):
+            with pytest.raises(TransientSourceError, match=r"s3://models") as caught:
+                read(ca_file)
+            assert "\n" not in str(caught.value)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -20,6 +21,8 @@ from tonnage_coldstart.sources.composition import Listing, compose
 from tonnage_coldstart.sources.http_client import HttpClient
 from tonnage_coldstart.sources.http_files import Address, HttpFiles
 from tonnage_core.coldstart.snapshot import WEIGHTS
+from tonnage_runtime.errors import SettingsError
+from tonnage_runtime.tls import client_context
 
 SIGNED_FOR_S = 900.0
 RENEW_AFTER_S = 300.0
@@ -60,7 +63,7 @@ class S3Source:
         self._bucket = parts.netloc
         self._uri = f"s3://{parts.netloc}/{self._prefix}"
         self._options = options
-        self._store = _store(parts.netloc, options, timeout_s)
+        self._store = _store(parts.netloc, options, timeout_s, ca_file)
         self._monotonic = monotonic
         self._signed: dict[tuple[str, str], tuple[str, float]] = {}
         self._lock = threading.Lock()
@@ -135,7 +138,7 @@ class S3Source:
         return f"{scheme}://{self._bucket}.{host}/{quote(key)}"
 
 
-def _store(bucket: str, options: S3Options, timeout_s: float) -> Any:
+def _store(bucket: str, options: S3Options, timeout_s: float, ca_file: str | None) -> Any:
     from obstore.store import S3Store
 
     config: dict[str, Any] = {"skip_signature": options.anonymous}
@@ -148,9 +151,21 @@ def _store(bucket: str, options: S3Options, timeout_s: float) -> Any:
         "timeout": timedelta(seconds=timeout_s),
         "connect_timeout": timedelta(seconds=timeout_s),
     }
+    if ca_file is not None:
+        client["root_certificate"] = _authorities(f"s3://{bucket}", ca_file)
     retry: Any = {"max_retries": 0, "retry_timeout": timedelta(seconds=timeout_s)}  # the transfer itself tries again
     with _translated(f"s3://{bucket}"):
         return S3Store(bucket, client_options=client, retry_config=retry, **config)
+
+
+def _authorities(uri: str, ca_file: str) -> bytes:
+    """The file's certificates, which are believed beside the system's. It was read at the start: what cannot be read
+    now is being renewed."""
+    try:
+        client_context(ca_file)
+        return Path(ca_file).read_bytes()
+    except (SettingsError, OSError) as error:
+        raise TransientSourceError(uri, str(error)) from error
 
 
 @contextlib.contextmanager
