@@ -161,8 +161,8 @@ def test_a_store_under_ones_own_authority_is_listed_and_read_and_no_other_is(
             return bytes(into)
 
     with serving(tmp_path / "served", "--cert", files["chain"], "--key", files["key"]) as port:
-        for ca_file in (files["own"], files["both"]):
-            assert read(ca_file) == b"{}"
+        for believed in (files["own"], files["both"]):
+            assert read(believed) == b"{}"
         for ca_file in (None, files["stranger"], files["broken"]):
             with pytest.raises(TransientSourceError, match=r"s3://models") as caught:
                 read(ca_file)

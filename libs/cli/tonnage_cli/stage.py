@@ -27,6 +27,7 @@ from tonnage_coldstart.staging import Stager
 from tonnage_core.errors import BadInputError
 from tonnage_core.units import GIB
 from tonnage_runtime.clock import SystemClock
+from tonnage_runtime.tls import client_context
 
 REFRESH_S = 0.1
 
@@ -97,6 +98,8 @@ def _source_options(given: dict[str, Any]) -> SourceOptions:
     token = given["token"]
     if token is not None and not (token.isascii() and token.isprintable()):
         raise BadInputError("--token: only printable ASCII can stand in a header")
+    if given["ca_file"] is not None:
+        client_context(given["ca_file"])  # no authorities in it: said before anything is asked
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     return SourceOptions(
         connections=given["connections"],

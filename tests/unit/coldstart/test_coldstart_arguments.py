@@ -29,3 +29,13 @@ def test_a_value_that_cannot_be_meant_is_refused(
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 1
     assert option.removeprefix("--") in told[0]
+
+
+def test_a_file_without_authorities_is_refused_before_anything_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ca.crt").write_text("no certificate")
+    given = ["--cache", str(tmp_path / "cache"), "--ca-file", str(tmp_path / "ca.crt")]
+    assert run(["stage", "https://127.0.0.1:9/model", *given]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "ca.crt" in told and "give PEM certificates" in told
