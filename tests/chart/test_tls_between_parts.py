@@ -335,5 +335,25 @@ def test_one_secret_turns_https_on_for_every_part_of_a_release(
     scaled = [one for one in objects if one["kind"] == "ScaledObject"]
     assert scaled
     assert all(one["spec"]["triggers"][0]["metadata"]["enableTLS"] == "true" for one in scaled)
+
+
+def test_prometheus_knows_each_part_by_the_name_of_its_own_service(
+    render: Render, shape_values: Callable[[str], Object]
+) -> None:
+    objects = render(shape_values("full"))
+    named = {
+        one["metadata"]["labels"]["app.kubernetes.io/component"]: f"{one['metadata']['name']}.fleet.svc"
+        for one in objects
+        if one["kind"] == "Service" and one["metadata"]["labels"].get("tonnage.dev/metrics") == "true"
+    }
+    assert {"router", "planner", "agent", "coldstart", "operator", "bench"} == set(named)
     (monitor,) = [one for one in objects if one["kind"] == "ServiceMonitor"]
-    assert [each["scheme"] for each in monitor["spec"]["endpoints"]] == ["https"]
+    endpoints = monitor["spec"]["endpoints"]
+    assert {each["scheme"] for each in endpoints} == {"https"}
+    kept = [each["relabelings"] for each in endpoints]
+    label = "__meta_kubernetes_service_label_app_kubernetes_io_component"
+    assert [[(k["action"], k["sourceLabels"], k["regex"]) for k in each] for each in kept] == [
+        [("keep", [label], part)] for part in sorted(named)
+    ]
+    names = {each["relabelings"][0]["regex"]: each["tlsConfig"]["serverName"] for each in endpoints}
+    assert names == named

@@ -114,8 +114,9 @@ def server_context(tls: Tls) -> ssl.SSLContext:
 
 
 async def follow_certificate(context: ssl.SSLContext, tls: Tls) -> None:
-    """Give new connections a renewed certificate until cancelled; one that cannot be used changes nothing."""
-    known = None
+    """Give new connections a renewed certificate until cancelled; one that cannot be used changes nothing and is told
+    once."""
+    known, told = None, ""
     while True:
         await asyncio.sleep(CERTIFICATE_LOOK_S)
         try:
@@ -123,5 +124,8 @@ async def follow_certificate(context: ssl.SSLContext, tls: Tls) -> None:
                 server_context(tls)  # with half of a renewed pair OpenSSL takes the certificate and drops the key
                 context.load_cert_chain(tls.cert, tls.key)
                 known = now
+            told = ""
         except (SettingsError, OSError) as error:
-            log.warning("certificate not renewed", extra={"file": tls.cert, "reason": str(error)})
+            if str(error) != told:
+                told = str(error)
+                log.warning("certificate not renewed", extra={"file": tls.cert, "reason": told})
