@@ -81,7 +81,7 @@ WORKLOAD = _options(
     ),
     click.option("--prefix-branching", type=click.IntRange(1, 10_000), default=1, show_default=True),
     click.option("--turns", type=click.IntRange(1, 1000), default=1, show_default=True, help="Turns of a session."),
-    click.option("--turn-think-s", type=FiniteRange(0), default=5.0, show_default=True, help="Between turns, mean."),
+    click.option("--turn-think-s", type=FiniteRange(0), help="Between turns, mean: 5, in a closed loop --think-s."),
     click.option("--tenant", "tenants", multiple=True, help="NAME=WEIGHT; repeat."),
     click.option("--tenant-keys", type=PATH, help="YAML of tenant: bearer token; else x-tenant-id names it."),
     click.option("--adapter", "adapters", multiple=True, help="NAME=WEIGHT: a LoRA adapter asked for as model."),
@@ -184,8 +184,9 @@ def _check(given: dict[str, Any]) -> None:
         raise BadInputError(
             "--points needs a closed loop (--users or --sweep-users): bench points are of fixed clients"
         )
-    if given["points"] is not None and given["think_s"] > 0:
-        raise BadInputError("--points needs users who do not wait: leave --think-s out")
+    waits = given["think_s"] > 0 or (given["turns"] > 1 and given["turn_think_s"])
+    if given["points"] is not None and waits:
+        raise BadInputError("--points needs users who do not wait: leave --think-s and --turn-think-s out")
 
 
 def _user_counts(text: str) -> list[int]:

@@ -22,7 +22,8 @@ class BenchSpec:
     """A load and its judging.
 
     Exactly one of `arrivals` (an open loop of `duration_s`), `trace` (its own arrivals, `rate_scale` times as fast) and
-    `users` (a closed loop of `requests`, `think_s` apart in the mean, exponential) is given.
+    `users` (a closed loop of `requests`, `think_s` apart in the mean, exponential) is given. The turns of a closed
+    loop's conversations are as far apart as `mix.sessions` says, where it does.
     """
 
     endpoint: Endpoint
@@ -53,9 +54,10 @@ class BenchSpec:
     def least_s(self) -> float:
         """Wall seconds that the load takes at least, as far as the server does not decide."""
         if self.users is not None:
-            return self.requests / self.users * self.think_s
+            begun = self._begun()
+            return (begun * self.think_s + (self.requests - begun) * self.think_of(1)) / self.users
         turns = self.mix.sessions
-        last = 0.0 if turns is None or self.trace else (turns.turns - 1) * turns.think_s
+        last = 0.0 if turns is None or self.trace else (turns.turns - 1) * turns.open_s
         if self.trace:
             return (self.trace[-1].arrival_s - self.trace[0].arrival_s) / self.rate_scale
         return self.duration_s + last
@@ -75,6 +77,11 @@ class BenchSpec:
             if mean < FEW:
                 self._some(schedule(self.arrivals, self.duration_s, Random(self.seed)))
 
+    def think_of(self, turn: int) -> float:
+        """Mean seconds that a user of a closed loop waits before such a turn of a conversation, 0 being its first."""
+        between = None if self.mix.sessions is None else self.mix.sessions.think_s
+        return self.think_s if between is None or not turn else between
+
     def judging(self) -> Judging:
         """How its runs are judged."""
         return Judging(self.slo, self.warmup_s, self.time_scale, self.seed)
@@ -86,7 +93,8 @@ class BenchSpec:
         users = None
         if self.users is not None:
             rng = Random(self.seed + 1)
-            think = tuple(rng.expovariate(1 / self.think_s) if self.think_s else 0.0 for _ in planned)
+            means = (self.think_of(each.turn) for each in planned)
+            think = tuple(rng.expovariate(1 / mean) if mean else 0.0 for mean in means)
             users = Users(self.users, think)
         salted = replace(self.endpoint, request_ids=f"{self.endpoint.request_ids}-{self.seed}")
         return Shard(salted, tuple(planned), users)

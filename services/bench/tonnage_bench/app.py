@@ -40,6 +40,7 @@ Identity = Annotated[str, Path(max_length=64)]
 _MISSING: dict[int | str, dict[str, Any]] = {404: {"description": "No such job"}}
 _NOT_YET: dict[int | str, dict[str, Any]] = _MISSING | {409: {"description": "The job has none, yet or ever"}}
 EVENT_S = 0.5
+QUIET_LOOKS = 30
 ERRORS: dict[type[Exception], tuple[int, str]] = {
     UnknownJobError: (404, "not_found_error"),
     NotThereError: (409, "conflict_error"),
@@ -194,15 +195,25 @@ def _add_worker_routes(app: FastAPI, desk: LedgerDesk, allowed: Callable[[Reques
 
 
 async def _events(service: BenchService, found: JobDocument) -> AsyncIterator[bytes]:
-    """`progress` whenever something changed, then one event named by how the job ended."""
-    last = b""
+    """`progress` whenever something changed, then one event named by how the job ended: done, failed, cancelled, or
+    gone when it is kept no more. A comment now and then keeps the connection of a long run open."""
+    last, quiet = b"", 0
     while found.state in ("queued", "running"):
         body = orjson.dumps(found.model_dump(mode="json"))
-        if body != last:
+        quiet = quiet + 1 if body == last else 0
+        if not quiet:
             yield b"event: progress\ndata: " + body + b"\n\n"
+        elif quiet % QUIET_LOOKS == 0:
+            yield b": no change\n\n"
         last = body
         await asyncio.sleep(EVENT_S)
-        found = await service.look(found.id)
+        try:
+            found = await service.look(found.id)
+        except LedgerError:
+            continue  # /readyz says it; the job goes on when the database does
+        except UnknownJobError as error:
+            yield b"event: gone\ndata: " + orjson.dumps({"id": found.id, "error": str(error)}) + b"\n\n"
+            return
     yield b"event: " + found.state.encode() + b"\ndata: " + orjson.dumps(found.model_dump(mode="json")) + b"\n\n"
 
 

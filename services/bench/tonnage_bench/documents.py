@@ -85,8 +85,8 @@ class BenchRequest(Document):
     """Children of each node."""
     turns: int = Field(default=1, ge=1, le=1000)
     """Turns of a session."""
-    turn_think_s: float = Field(default=5.0, ge=0, le=86400)
-    """Mean time between turns."""
+    turn_think_s: float | None = Field(default=None, ge=0, le=86400)
+    """Mean time between turns; when empty 5 s, in a closed loop `think_s`."""
     tenants: list[str] = Field(default=[], max_length=1000)
     """NAME=WEIGHT."""
     adapters: list[str] = Field(default=[], max_length=1000)
@@ -158,8 +158,9 @@ class BenchRequest(Document):
             raise ValueError("a series of rates needs arrivals at one rate: poisson, gamma or constant")
         if series and self.trace_text is not None:
             raise ValueError("a series is of rates or users: leave the trace out")
-        if self.think_s > 0 and self.sweep_users and self.gpu and self.catalogue_model:
-            raise ValueError("bench points are of users who do not wait: leave think_s out")
+        waits = self.think_s > 0 or (self.turns > 1 and bool(self.turn_think_s))
+        if waits and self.sweep_users and self.gpu and self.catalogue_model:
+            raise ValueError("bench points are of users who do not wait: leave think_s and turn_think_s out")
         if (self.tasks_text is None) != (self.baseline_url is None):
             raise ValueError("the accuracy gate needs both tasks_text and baseline_url")
         return self

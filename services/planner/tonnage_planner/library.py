@@ -18,6 +18,8 @@ _PROFILES, _POINTS = "tonnage/planner/profiles", "tonnage/planner/bench_points"
 NEEDED = ("id", "metric", "value")
 """Columns that every bench point has."""
 ROW_BYTES = 8192
+MOST_COLUMNS = 256
+"""Of one file, and of all points kept: each row holds its columns' names, and the table of all has a cell for each."""
 GPUS_OF_A_NODE = 4096
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
@@ -75,7 +77,17 @@ class Library:
         A row whose id is held replaces it. Raises `BadInputError` and adds nothing when a row is wrong.
         """
         rows = read_points(text)
-        held = await self._change(_POINTS, lambda known: _newest(known | rows, self._most_points))
+
+        def put(known: dict[str, Any]) -> dict[str, Any]:
+            kept = _newest(known | rows, self._most_points)
+            if len({column for row in kept.values() for column in row}) > MOST_COLUMNS:
+                raise BadInputError(
+                    f"bench points: with those kept they would have more than {MOST_COLUMNS} columns; leave out those "
+                    "that no other point has"
+                )
+            return kept
+
+        held = await self._change(_POINTS, put)
         return len(rows), len(held)
 
     async def held(self) -> dict[str, dict[str, str]]:
@@ -142,6 +154,10 @@ def read_points(text: str) -> dict[str, dict[str, str]]:
         twice = next((name for name in columns if columns.count(name) > 1), None)
         if twice is not None:
             raise BadInputError(f"bench points: the header names {twice[:40]!r} twice; keep one column")
+        if len(columns) > MOST_COLUMNS or sum(map(len, columns)) > ROW_BYTES:
+            raise BadInputError(
+                f"bench points: the header has over {MOST_COLUMNS} columns or {ROW_BYTES >> 10} KiB; leave out columns"
+            )
         found: dict[str, dict[str, str]] = {}
         for row in reader:
             found[_identity(row, reader.line_num)] = {str(column): value or "" for column, value in row.items()}

@@ -32,7 +32,7 @@ def test_a_closed_loop_writes_a_report_and_points_that_predict_takes(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     points, out = tmp_path / "points.csv", tmp_path / "report.json"
-    what = ["--gpu", "L40S", "--engine", "vllm:0.32.0", "--catalogue-model", "meta-llama/Llama-3.1-8B"]
+    what = ["--gpu", "H200", "--engine", "vllm:0.32.0", "--catalogue-model", "meta-llama/Llama-3.1-8B"]
     load = ["--sweep-users", "1,2", "--requests", "12", "--output-tokens", "constant:3", "--warmup-s", "0"]
     files = ["--points", str(points), "--out", str(out)]
     assert run(["bench", "--url", url, *load, *what, *files, "--json"]) == 0
@@ -41,7 +41,7 @@ def test_a_closed_loop_writes_a_report_and_points_that_predict_takes(
     assert [each["users"] for each in document["runs"]] == [1, 2]
     assert document["settings"]["endpoint"]["api"] == "completions"
     assert document["prompts_sha256"]
-    asked = ["--gpu", "L40S", "--isl", "512", "--osl", "3", "--concurrency", "2", "--calibrate", str(points)]
+    asked = ["--gpu", "H200", "--isl", "512", "--osl", "3", "--concurrency", "2", "--calibrate", str(points)]
     assert run(["predict", "--model", "meta-llama/Llama-3.1-8B", *asked, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["class"] in ("measured", "calibrated")
 
@@ -73,6 +73,7 @@ def test_a_load_that_would_last_for_years_is_refused(
         (["--rate", "1", "--class", "chat=1/constant:5"], "--class"),
         (["--rate", "1", "--tenant", "a=x"], "--tenant"),
         (["--rate", "1", "--points", "p.csv"], "closed loop"),
+        (["--users", "1", "--turns", "2", "--turn-think-s", "1", "--points", "p.csv"], "--turn-think-s"),
         (["--capacity"], "--rate"),
         (["--rate", "1", "--journal", "j.jsonl"], "--journal"),
         (["--sweep", "1,b"], "numbers with commas"),

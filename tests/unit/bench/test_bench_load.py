@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 import orjson
 import pytest
@@ -133,6 +134,37 @@ async def test_a_turn_waits_for_the_answer_before_it_and_users_stay_busy() -> No
     together = max(sum(start <= at < end for turns in spans.values() for start, end in turns) for at in
                    (start for turns in spans.values() for start, _ in turns))  # fmt: skip
     assert together <= 4
+
+
+def test_turns_of_a_closed_loop_are_as_far_apart_as_asked() -> None:
+    mix = replace(MIX, sessions=Sessions(3, 2.0))
+    spec = BenchSpec(Endpoint("http://127.0.0.1:9", "m"), mix, users=100, requests=3000, think_s=0.5)
+    shard = spec.shard()
+    assert shard.users is not None
+    waits: dict[bool, list[float]] = {True: [], False: []}
+    for each, think_s in zip(shard.planned, shard.users.think_s, strict=True):
+        waits[each.turn == 0].append(think_s)
+    assert fmean(waits[True]) == pytest.approx(0.5, rel=0.1)
+    assert fmean(waits[False]) == pytest.approx(2.0, rel=0.1)
+    assert spec.least_s == pytest.approx((1000 * 0.5 + 2000 * 2.0) / 100)
+    same = replace(spec, mix=replace(MIX, sessions=Sessions(3))).shard().users
+    assert same is not None
+    assert fmean(same.think_s) == pytest.approx(0.5, rel=0.1)
+
+
+async def test_a_user_waits_between_the_turns_of_a_conversation() -> None:
+    mix = replace(MIX, sessions=Sessions(2, 0.2))
+    async with paced(Pace(4, 0.001, 0.001)) as (_, endpoint):
+        shard = BenchSpec(endpoint, mix, users=2, requests=4).shard()
+        results = await run_load(shard)
+    assert shard.users is not None
+    records = {record.index: record for result in results for record in result.records}
+    first, second = ({each.session: each.request.index for each in shard.planned if each.turn == n} for n in (0, 1))
+    for session, index in second.items():
+        ended, ready = records[first[session]].last_s, records[index].intended_s
+        assert ended is not None
+        assert ready - ended > shard.users.think_s[index] - 1e-6
+    assert len(second) == 2
 
 
 async def test_clients_that_go_away_are_no_errors_and_no_latencies() -> None:

@@ -288,6 +288,12 @@ async def test_a_run_that_fails_by_its_worker_is_tried_again_and_one_that_fails_
         ({"duration_s": 80_000}, 400, "at most 3600 s"),
         ({"turns": 100, "turn_think_s": 1000}, 400, "at most 3600 s"),
         ({"sweep": [], "users": 1, "requests": 100, "think_s": 100}, 400, "at most 3600 s"),
+        ({"sweep": [], "users": 1, "requests": 100, "turns": 10, "turn_think_s": 100}, 400, "at most 3600 s"),
+        (
+            {"sweep_users": [1], "turns": 2, "turn_think_s": 1, "gpu": "L40S", "catalogue_model": "m"},
+            400,
+            "leave think_s and turn_think_s out",
+        ),
     ],
 )
 async def test_what_is_no_job_is_refused_in_one_line(

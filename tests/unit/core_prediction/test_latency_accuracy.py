@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from math import exp
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tonnage_core.hardware import UnknownGpuError, find_gpu
 from tonnage_core.memory.accuracy import Answer, Case, summarise
 from tonnage_core.memory.truth import TruthError, truth_row
 from tonnage_core.prediction.accuracy import LatencyScores, latency_scores
-from tonnage_core.prediction.calibrate import calibrate, chosen, predict_calibrated
+from tonnage_core.prediction.calibrate import UnfitError, calibrate, chosen, predict_calibrated
 from tonnage_core.prediction.truth import Point, points_of, request_of
 from tonnage_runtime.catalogue import load_model
 
@@ -72,7 +73,7 @@ def test_a_few_measured_points_calibrate(cases: list[Case], count: int, tpot: fl
 
 def test_the_model_alone_is_within_the_gates_before_any_fit(points: list[Point]) -> None:
     """With the prior, which no row of the file has touched."""
-    from math import exp, log
+    from math import log
 
     from tonnage_core.prediction.coefficients import PRIOR
     from tonnage_core.prediction.fit import state_of
@@ -119,6 +120,45 @@ def test_intervals_widen_away_from_the_points(points: list[Point]) -> None:
     fitted = calibrate(chosen(nim, 2))
     near, far = (predict_calibrated(nim[0].request.at(5000, 500, n), fitted).tpot_ms for n in (25, 500))
     assert far.hi90 / far.value > near.hi90 / near.value
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({250: {"tpot_ms": 0.25}}, r"tpot_ms is \S+ at 250 requests in flight \(row \S+tpot_ms\), and"),
+        ({1: {"tpot_ms": 40.0}}, "tpot_ms"),
+        ({100: {"ttft_ms": 1000.0}}, r"ttft_ms is \S+ at 100"),
+        ({1: {"tpot_ms": 1e15}, 100: {"tpot_ms": 1e-300}}, "the points do not fit"),
+    ],
+)
+def test_points_that_no_engine_can_show_together_are_refused(
+    points: list[Point], change: dict[int, dict[str, float]], says: str
+) -> None:
+    """A token that gets faster with more users, one run among others' load, nonsense: not a poor fit without a word."""
+    from dataclasses import replace
+
+    used = chosen(curve(points, 250), 3)
+    calibrate(used)
+
+    def changed(each: Point) -> Point:
+        factors = change.get(each.request.concurrency, {})
+        return replace(each, **{name: factor * getattr(each, name) for name, factor in factors.items()})
+
+    with pytest.raises(UnfitError, match=says):
+        calibrate([changed(each) for each in used])
+
+
+def test_a_poor_fit_says_so_and_is_no_surer_than_it_is(points: list[Point]) -> None:
+    from dataclasses import replace
+
+    used = chosen(curve(points, 250), 3)
+    good, asked = calibrate(used), used[0].request.at(5000, 500, 50)
+    poor = calibrate([used[0], replace(used[1], tpot_ms=1.8 * (used[1].tpot_ms or 0)), used[2]])
+    plain, noted = predict_calibrated(asked, good), predict_calibrated(asked, poor)
+    assert not any("poor" in note for note in plain.notes)
+    assert "a poor calibration: tpot_ms is" in noted.notes[-1]
+    assert noted.tpot_ms.hi90 / noted.tpot_ms.value >= exp(poor.widest("tpot_ms")) > exp(0.2)
+    assert plain.tpot_ms.hi90 / plain.tpot_ms.value < 1.2
 
 
 def test_points_of_two_cards_do_not_mix(points: list[Point]) -> None:

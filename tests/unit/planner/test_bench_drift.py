@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tonnage_core.hardware import find_gpu
+from tonnage_core.planning.calibrated import calibration_lines
 from tonnage_core.prediction import PredictRequest, predict
 from tonnage_core.prediction.drift import drifts
 from tonnage_core.prediction.truth import Point
@@ -120,6 +121,31 @@ async def test_a_plan_uses_the_points_kept_for_its_model_and_card_and_says_so(cl
     told = await planned()
     assert plain["calibration"] == []
     layout = {"gpu": "L40S", "tp": 1, "pp": 1, "ep": 1, "dp": 1}
-    assert told["calibration"] == [layout | {"points": 1, "ids": ["j.c8.tpot_ms"]}]
+    assert told["calibration"] == [layout | {"points": 1, "ids": ["j.c8.tpot_ms"], "unfit": None}]
     assert (plain["best"]["step_times"]["class"], told["best"]["step_times"]["class"]) == ("extrapolated", "calibrated")
     assert told["candidates"][0]["tpot_ms"] / plain["candidates"][0]["tpot_ms"] == pytest.approx(1.5, rel=0.15)
+
+
+async def test_points_that_cannot_be_true_spoil_no_answer_and_are_named(client: httpx.AsyncClient) -> None:
+    question = {"model": MODEL, "gpu": "L40S", "engine": "vllm:0.32.0", "isl": 512, "osl": 128, "concurrency": 8}
+    plain = (await client.post("/v1/predict", json=question)).json()
+    row = MODEL + ",vllm,0.32.0,L40S,512,128,{},tpot_ms,{}\n"
+    lines = [
+        "a.tpot_ms," + row.format(1, "1e-320"),
+        "b.tpot_ms," + row.format(4, "9e17"),
+        "c," + row.format("1e9", "5"),
+    ]
+    lines += ["d," + row.format("nan", "5"), "e," + row.format(-3, "5"), "f," + row.format(2, "0")]
+    assert (await client.post("/v1/bench-points", content=HEAD + "".join(lines))).status_code == 201
+    found = (await client.post("/v1/predict/measured", json=question)).json()
+    assert "not calibrated: the points do not fit" in found["notes"][-1]
+    assert found | {"notes": plain["notes"]} == plain
+    planned = (await client.post("/v1/plan", json=PLAN, params={"wait_s": 60})).json()["plan"]
+    assert planned["best"]["step_times"]["class"] == "extrapolated"
+    said = planned["calibration"][0]
+    assert (said["points"], said["ids"]) == (0, [])
+    assert said["unfit"] in calibration_lines(planned)[1]
+    again = HEAD + "a.tpot_ms," + row.format(1, "9")
+    assert (await client.post("/v1/bench-points", content=again)).status_code == 201
+    sums = [line for line in (await client.get("/metrics")).text.splitlines() if "bench_drift_ratio_sum" in line]
+    assert sums and not any("nan" in line.lower() or "inf" in line.lower() for line in sums)

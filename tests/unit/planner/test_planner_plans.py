@@ -208,6 +208,17 @@ async def test_bench_points_keep_unknown_columns_replace_by_id_and_are_bounded(c
         ("id,metric,value\n,tpot_ms,5\n", "line 2 has no id"),
         (b"id,metric,value\n\xff", "not UTF-8"),
         ("id,metric,value\na,tpot_ms," + "9" * 9000, "line 2 is over 8 KiB"),
+        ("id,metric,value\na,tpot_ms,1e400\n", "line 2: value is '1e400'"),
+        ("id,metric,value\na,tpot_ms,-1\n", "line 2: value is '-1'"),
+        ('id,metric,value\n"a,tpot_ms,5\n', "line 2 has another number of columns"),
+        ('id,metric,value\n"' + "a" * 200_000 + '",tpot_ms,5\n', "not CSV: field larger than field limit"),
+        ("id,metric,value\na\rb,tpot_ms,5\n", "not CSV: new-line"),
+        ("id,metric,value,id\na,tpot_ms,5,b\n", "names 'id' twice"),
+        (
+            "id,metric,value," + ",".join(map(str, range(254))) + "\na,tpot_ms,5" + "," * 254,
+            "over 256 columns or 8 KiB",
+        ),
+        ("id,metric,value," + "x" * 9000 + "\na,tpot_ms,5,\n", "over 256 columns or 8 KiB"),
     ],
 )
 async def test_wrong_bench_points_are_refused_by_line(client: httpx.AsyncClient, text: str | bytes, words: str) -> None:
@@ -215,6 +226,20 @@ async def test_wrong_bench_points_are_refused_by_line(client: httpx.AsyncClient,
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
     assert (await client.get("/v1/bench-points")).text == "id,metric,value\n"
+
+
+async def test_columns_of_many_files_do_not_add_up_without_end(client: httpx.AsyncClient) -> None:
+    """Each point kept would have a cell for every column of every other."""
+    for number in range(2):
+        names = [f"{number}-{n}" for n in range(125)]
+        text = f"id,metric,value,{','.join(names)}\n{number},tpot_ms,5{',' * 125}\n"
+        assert (await client.post("/v1/bench-points", content=text)).status_code == 201
+    more = "id,metric,value,a,b,c,d,e,f\nz,tpot_ms,5,,,,,,\n"
+    refused = await client.post("/v1/bench-points", content=more)
+    assert refused.status_code == 400
+    assert "more than 256 columns" in refused.json()["error"]["message"]
+    assert len((await client.get("/v1/bench-points")).text.splitlines()) == 3
+    assert (await client.post("/v1/bench-points", content="id,metric,value\nz,tpot_ms,5\n")).status_code == 201
 
 
 async def test_a_method_that_a_path_does_not_take_is_405_with_all_it_takes(client: httpx.AsyncClient) -> None:

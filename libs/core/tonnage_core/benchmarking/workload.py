@@ -51,12 +51,25 @@ class PrefixTree:
     branching: int = 1
 
 
+OPEN_THINK_S = 5.0
+"""Mean time between the turns of an open loop that names none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Conversations of `turns` requests, `think_s` apart in the mean (exponential), drawn before the load."""
+    """Conversations of `turns` requests, `think_s` apart in the mean (exponential), drawn before the load.
+
+    Time from a turn's intended instant to the next one's in an open loop, from its answer in a closed one. None:
+    `OPEN_THINK_S` there, what users wait between all requests here.
+    """
 
     turns: int
-    think_s: float
+    think_s: float | None = None
+
+    @property
+    def open_s(self) -> float:
+        """Mean time between turns in an open loop."""
+        return OPEN_THINK_S if self.think_s is None else self.think_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +96,7 @@ class Mix:
             tree.prefix_tokens >= BLOCK * tree.depth >= BLOCK and 0 <= tree.share <= 1 and tree.branching >= 1
         ):
             raise BadInputError(f"a prefix tree needs {BLOCK} tokens a level, a share of 0 to 1 and 1 branch or more")
-        if sessions is not None and not (sessions.turns >= 1 and sessions.think_s >= 0):
+        if sessions is not None and not (sessions.turns >= 1 and sessions.open_s >= 0):
             raise BadInputError("sessions need 1 turn or more and a think time of at least 0 s")
 
 
@@ -137,8 +150,8 @@ def _conversation(
     tenant, adapter = _named(mix.tenants, rng), _named(mix.adapters, rng)
     history, at, sessions = _prefix_path(mix.prefix, salt, rng), start, mix.sessions
     for turn in range(1 if sessions is None else sessions.turns):
-        if turn and sessions is not None and sessions.think_s:
-            at += rng.expovariate(1 / sessions.think_s)
+        if turn and sessions is not None and sessions.open_s:
+            at += rng.expovariate(1 / sessions.open_s)
         fresh, output = kind.input_tokens.draw(rng), kind.output_tokens.draw(rng)
         ids = (*history, *islice(blocks, -(-fresh // BLOCK)))
         request = TraceRequest(0, at, len(history) * BLOCK + fresh, output, ids, BLOCK)

@@ -10,7 +10,7 @@ from tonnage_core.memory.truth import TruthRow
 from tonnage_core.models import ModelShape
 from tonnage_core.parallelism import Layout
 from tonnage_core.planning.spec import PlanSpec
-from tonnage_core.prediction.calibrate import Calibration, calibrate, distance
+from tonnage_core.prediction.calibrate import Calibration, UnfitError, calibrate, distance
 from tonnage_core.prediction.coefficients import Coefficients
 from tonnage_core.prediction.drift import speaking_for
 from tonnage_core.prediction.intervals import calibrated_widths, widths
@@ -65,16 +65,17 @@ def _formats(spec: PlanSpec, request: PredictRequest) -> tuple[object, str]:
 
 
 def calibration_document(spec: PlanSpec) -> list[dict[str, Any]]:
-    """What was refitted for this plan: the card, the layout, the ids of the rows."""
+    """What was refitted for this plan: the card, the layout, the ids of the rows; `unfit` says why none were."""
     return [
         {
             "gpu": gpu,
             **{name: getattr(layout, name) for name in ("tp", "pp", "ep", "dp")},
-            "points": len(found.points),
-            "ids": sorted(name for point in found.points for name in point.ids),
+            "points": len(found.points) if found else 0,
+            "ids": sorted(name for point in found.points for name in point.ids) if found else [],
+            "unfit": spec.unfit.get((gpu, layout)),
         }
         for (gpu, layout), found in spec.calibrations.items()
-        if found is not None
+        if found is not None or (gpu, layout) in spec.unfit
     ]
 
 
@@ -87,7 +88,10 @@ def calibration_lines(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"step times of the best: {times['class']}, 90 % within {wide}")
     for one in document["calibration"]:
         sizes = " ".join(f"{name}{one[name]}" for name in ("tp", "pp", "ep", "dp") if one[name] > 1) or "tp1"
-        lines.append(f"calibrated: {one['gpu']} {sizes} by {one['points']} measured runs")
+        if one["unfit"] is None:
+            lines.append(f"calibrated: {one['gpu']} {sizes} by {one['points']} measured runs")
+        else:
+            lines.append(f"not calibrated: {one['gpu']} {sizes}: {one['unfit']}")
     return lines
 
 
@@ -113,5 +117,8 @@ def _calibration(spec: PlanSpec, gpu: GpuSpec, layout: Layout) -> Calibration | 
     key = (gpu.name, layout)
     if key not in spec.calibrations:
         known = speaking_for(_question(spec, gpu, layout, MIDDLE), spec.points)
-        spec.calibrations[key] = calibrate(known) if known else None
+        try:
+            spec.calibrations[key] = calibrate(known) if known else None
+        except UnfitError as error:
+            spec.calibrations[key], spec.unfit[key] = None, str(error)
     return spec.calibrations[key]

@@ -105,6 +105,11 @@ class PlanSpec:
         """What `points` came to by card and layout, worked out once."""
         return {}
 
+    @cached_property
+    def unfit(self) -> dict[tuple[str, Layout], str]:
+        """Why those of a card and layout came to nothing."""
+        return {}
+
     def shape_in(self, precision: str) -> ModelShape:
         """The model in a weight format; one object a format, since what is known of it is kept with it."""
         return self._shapes.setdefault(precision, in_precision(self.shape, precision))

@@ -4,13 +4,14 @@ The prior is what the request would be answered with; each measured point moves 
 as its own noise allows. Nothing is looked up: an answer between or beyond the points comes from the same step model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import log
+from math import exp, log
 
 from tonnage_core.errors import BadInputError
+from tonnage_core.prediction.closed_loop import SteadyState
 from tonnage_core.prediction.coefficients import ADDED, BY_NAME, Coefficients
-from tonnage_core.prediction.fit import Noise, applied, fit
+from tonnage_core.prediction.fit import Noise, applied, fit, state_of
 from tonnage_core.prediction.intervals import Widths, calibrated_widths
 from tonnage_core.prediction.predict import Prediction, predict
 from tonnage_core.prediction.request import PredictRequest
@@ -27,12 +28,43 @@ points 1 to 6 % too low, and those of an engine whose host is nearly all of a st
 _LOOSE = frozenset({"request_s", "burst", "burst_alike", "prompt_layer_s", "step_s", "wait_steps"})
 
 
+UNFIT = {"tpot_ms": log(2), "ttft_ms": log(4)}
+"""How far (natural log) the best fit may lie from one of its points; beyond, no engine can have shown all of them."""
+POOR = {"tpot_ms": 0.2, "ttft_ms": 0.4}
+"""The same for a fit that is used, with a word about it: more than repeats of a point differ by."""
+
+
+class UnfitError(BadInputError):
+    """Points that no set of coefficients explains: of several engines, wrongly written, or measured amid other load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """One measured figure and the natural log of the fit over it."""
+
+    point: Point
+    metric: str
+    error: float
+
+    def __str__(self) -> str:
+        seen = getattr(self.point, self.metric)
+        name = next((each for each in self.point.ids if each.endswith(self.metric)), "".join(self.point.ids[:1]))
+        row = f" (row {name[:80]})" if name else ""
+        where = f"{self.point.request.concurrency} requests in flight{row}"
+        return f"{self.metric} is {seen:g} at {where}, and {exp(log(seen) + self.error):.4g} by the best fit"
+
+
 @dataclass(frozen=True)
 class Calibration:
-    """Refitted coefficients and where they were measured."""
+    """Refitted coefficients and where they were measured. `left`: how far the fit stays from each figure of them."""
 
     coefficients: Coefficients
     points: tuple[Point, ...]
+    left: tuple[Misfit, ...] = ()
+
+    def widest(self, metric: str) -> float:
+        """The largest distance from a point, natural log."""
+        return max((abs(each.error) for each in self.left if each.metric == metric), default=0.0)
 
 
 def spread(name: str) -> float:
@@ -43,7 +75,8 @@ def spread(name: str) -> float:
 
 
 def calibrate(points: Sequence[Point]) -> Calibration:
-    """Coefficients from points of one engine on one kind of card. Raises `BadInputError` when they cannot be used."""
+    """Coefficients from points of one engine on one kind of card. Raises `BadInputError` when they cannot be used,
+    `UnfitError` when the fit stays far from one of them."""
     used = [point for point in points if point.tpot_ms or point.ttft_ms]
     if not used:
         raise BadInputError("no point to calibrate with: give rows of ttft_ms or tpot_ms with isl, osl and concurrency")
@@ -53,7 +86,23 @@ def calibrate(points: Sequence[Point]) -> Calibration:
         raise BadInputError("calibration points of several engines or cards; give those of one")
     samples = [sample_of(point, None) for point in used]
     factors = fit(samples, BY_NAME, spread, NOISE, rounds=8)
-    return Calibration(applied(samples[0].model.coefficients, factors), tuple(used))
+    found = applied(samples[0].model.coefficients, factors)
+    left = [
+        each for point, sample in zip(used, samples, strict=True) for each in _misfits(point, state_of(sample, found))
+    ]
+    for each in left:
+        if abs(each.error) > UNFIT[each.metric]:
+            raise UnfitError(
+                f"the points do not fit: {each}; measure that point again, look at the model, GPU and precision named, "
+                "or leave out points of another engine"
+            )
+    return Calibration(found, tuple(used), tuple(left))
+
+
+def _misfits(point: Point, fitted: SteadyState) -> Iterator[Misfit]:
+    for metric, seconds in (("tpot_ms", fitted.tpot_s), ("ttft_ms", fitted.ttft_s)):
+        if seen := getattr(point, metric):
+            yield Misfit(point, metric, log(seconds * 1e3) - log(seen))
 
 
 def chosen(points: Sequence[Point], count: int) -> list[Point]:
@@ -86,6 +135,10 @@ def predict_calibrated(request: PredictRequest, calibration: Calibration) -> Pre
     apart = min(distance(point, request.isl, request.osl, request.concurrency) for point in calibration.points)
     asked = replace(request, coefficients=calibration.coefficients)
     found = predict(asked, sure=calibrated_widths(asked, slots_of(asked), calibration, apart))
+    poor = [each for each in calibration.left if abs(each.error) > POOR[each.metric]]
+    if poor:
+        worst = max(poor, key=lambda each: abs(each.error) / POOR[each.metric])
+        found = replace(found, notes=(*found.notes, f"a poor calibration: {worst}"))
     for point in calibration.points:
         if replace(point.request, coefficients=None) == replace(request, coefficients=None):
             return _measured(found, point)

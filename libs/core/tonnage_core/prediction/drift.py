@@ -1,10 +1,18 @@
 """Predicted against seen: how far new measurements lie from what the model, with the points it had, says of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite
 
 from tonnage_core.errors import BadInputError
-from tonnage_core.prediction.calibrate import MOST_POINTS, Calibration, calibrate, distance, predict_calibrated
+from tonnage_core.prediction.calibrate import (
+    MOST_POINTS,
+    Calibration,
+    UnfitError,
+    calibrate,
+    distance,
+    predict_calibrated,
+)
 from tonnage_core.prediction.predict import Prediction, predict
 from tonnage_core.prediction.request import PredictRequest
 from tonnage_core.prediction.truth import CLOSED_LOOP, Point
@@ -33,9 +41,13 @@ def speaking_for(request: PredictRequest, points: Sequence[Point]) -> list[Point
 
 
 def informed(request: PredictRequest, points: Sequence[Point]) -> Prediction:
-    """The answer with the points that speak for it; without one the model's own."""
+    """The answer with the points that speak for it; without one, or where they are unfit, the model's own."""
     known = speaking_for(request, points)
-    return predict_calibrated(request, calibrate(known)) if known else predict(request)
+    try:
+        return predict_calibrated(request, calibrate(known)) if known else predict(request)
+    except UnfitError as error:
+        found = predict(request)
+        return replace(found, notes=(*found.notes, f"not calibrated: {error}"))
 
 
 def drifts(fresh: Sequence[Point], held: Sequence[Point]) -> list[Drift]:
@@ -44,28 +56,27 @@ def drifts(fresh: Sequence[Point], held: Sequence[Point]) -> list[Drift]:
     A held point that is the fresh one, measured before, counts: its repeat is the plainest sign of a drift.
     """
     found: list[Drift] = []
-    fitted: dict[frozenset[tuple[str, ...]], Calibration] = {}
+    fitted: dict[frozenset[tuple[str, ...]], Calibration | None] = {}
     for point in fresh:
-        known = speaking_for(point.request, held)
+        calibration = _fitted(speaking_for(point.request, held), fitted)
         try:
-            answer = _answered(point.request, known, fitted)
+            asked = point.request
+            answer = predict_calibrated(asked, calibration) if calibration else predict(asked)
         except BadInputError:
             continue
-        calibrated = bool(known)
         for metric in sorted(CLOSED_LOOP):
             seen = getattr(point, metric)
-            if seen:
-                found.append(Drift(metric, getattr(answer, metric).value / seen, calibrated))
+            if seen and isfinite(ratio := getattr(answer, metric).value / seen):
+                found.append(Drift(metric, ratio, calibration is not None))
     return found
 
 
-def _answered(
-    request: PredictRequest, known: Sequence[Point], fitted: dict[frozenset[tuple[str, ...]], Calibration]
-) -> Prediction:
-    """The answer; points of one deployment are fitted once."""
-    if not known:
-        return predict(request)
+def _fitted(known: Sequence[Point], fitted: dict[frozenset[tuple[str, ...]], Calibration | None]) -> Calibration | None:
+    """What the points come to, None without one or where they are unfit; those of one deployment are fitted once."""
     name = frozenset(point.ids for point in known)
     if name not in fitted:
-        fitted[name] = calibrate(known)
-    return predict_calibrated(request, fitted[name])
+        try:
+            fitted[name] = calibrate(known) if known else None
+        except BadInputError:
+            fitted[name] = None
+    return fitted[name]

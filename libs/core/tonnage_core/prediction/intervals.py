@@ -88,7 +88,9 @@ def widths(request: "PredictRequest", slots: "Slots") -> Widths:
 
 
 def calibrated_widths(request: "PredictRequest", slots: "Slots", calibration: "Calibration", apart: float) -> Widths:
-    """Calibrated: narrow at the measured points, wider with the distance from the nearest."""
+    """Calibrated: as narrow as the fit meets its points, wider with the distance from the nearest."""
     few = 1.0 if len(calibration.points) > 2 else 1.3
     ttft = max(CALIBRATED[1], FULL_CALIBRATED) if request.concurrency > slots.running else CALIBRATED[1]
-    return Widths(few * CALIBRATED[0] + APART[0] * apart, few * ttft + APART[1] * apart, "calibrated")
+    tpot = max(few * CALIBRATED[0], calibration.widest("tpot_ms"))
+    ttft = max(few * ttft, calibration.widest("ttft_ms"))
+    return Widths(tpot + APART[0] * apart, ttft + APART[1] * apart, "calibrated")
