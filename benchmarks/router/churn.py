@@ -14,7 +14,9 @@ from typing import Any
 import httptools
 import uvloop
 import yaml
-from quality_fleet import HOST, end, free_ports, wait_for
+from quality_fleet import HOST, end, wait_for
+
+from tonnage_runtime.ports import free_ports
 
 HERE = Path(__file__).resolve().parent
 MIB = 2**20

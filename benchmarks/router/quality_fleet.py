@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tonnage_runtime.ports import free_ports
 
 HOST = "127.0.0.1"
 READY_S = 90.0
@@ -144,18 +145,6 @@ def end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 continue
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for sock in held:
-            sock.bind((HOST, 0))
-        return [sock.getsockname()[1] for sock in held]
-    finally:
-        for sock in held:
-            sock.close()
 
 
 def _wait_served(url: str, key: str | None) -> None:
