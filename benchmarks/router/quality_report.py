@@ -11,7 +11,7 @@ COLUMNS = (
 
 
 def merged(runs: Sequence[dict[str, Any]], gates: dict[str, float]) -> dict[str, Any]:
-    """All runs, a row each, and for every (time scale, rate) ours beside the best peer; the gates over them."""
+    """All runs, a row each; for every (time scale, rate) our worst run beside the best of the peers; the gates."""
     rows = [row(run) for run in runs]
     measured = [r for r, run in zip(rows, runs, strict=True) if not run.get("tuning")]
     compared = [_compared(measured, key) for key in sorted({(r["time_scale"], r["rate"]) for r in measured})]
@@ -51,7 +51,7 @@ def _compared(rows: Sequence[dict[str, Any]], key: tuple[float, float]) -> dict[
     peers = [r for r in here if not r["router"].startswith("tonnage")]
     if not ours or not peers:
         return None
-    mine, best = ours[0], max(peers, key=lambda r: r["goodput_rps"])
+    mine, best = min(ours, key=lambda r: r["goodput_rps"]), max(peers, key=lambda r: r["goodput_rps"])
     bare = [r["without_overhead"]["goodput_rps"] if r["without_overhead"] else None for r in (mine, best)]
     return {
         "time_scale": key[0],
