@@ -89,6 +89,8 @@ class Admission:
         self._enqueue(pool, exchange, now)
 
     def _enqueue(self, pool: Pool, exchange: "Exchange", now: float) -> None:
+        if exchange.trace is not None:
+            exchange.trace.queued()
         account = exchange.account
         tenant = account.spec.name if account else NO_TENANT
         weight, priority = (account.spec.weight, account.spec.priority) if account else (1.0, 0)

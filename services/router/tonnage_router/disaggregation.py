@@ -131,8 +131,10 @@ class Disaggregation:
         if exchange.chain and gateway.fleet.by_slot.get(chosen.chosen.slot) is endpoint:
             gateway.scheduler.index.insert(exchange.chain, chosen.chosen.slot)
         endpoint.requests += 1
-        model = str(exchange.facts.model)
+        model, why = str(exchange.facts.model), "failed"
         endpoint.residency.begin_use(model)
+        if exchange.trace is not None:
+            exchange.trace.prefilling(endpoint)
         try:
             if not await gateway.lora.ensure(model, endpoint):
                 raise NoAdapterError(f"{endpoint.id} could not load adapter {model}")
@@ -141,7 +143,7 @@ class Disaggregation:
             endpoint.learn_pace(ahead, asyncio.get_running_loop().time() - begun)
             self._count("done")
         except (ProbeError, NoAdapterError, NoParamsError) as error:
-            self._failed(endpoint, error)
+            why = self._failed(endpoint, error)
         except Exception:
             log.exception("first call", extra={"endpoint": endpoint.id})
             self._count("failed")
@@ -149,6 +151,8 @@ class Disaggregation:
             endpoint.residency.end_use(model)
             if held.params is None:
                 moved.burden()
+                if exchange.trace is not None:
+                    exchange.trace.failed(why)
             own.release()
         if not exchange.ended:
             gateway.admission.room_freed()
@@ -172,18 +176,21 @@ class Disaggregation:
             raise NoParamsError(f"{endpoint.id} answered without kv_transfer_params: start it with a KV connector")
         return params
 
-    def _failed(self, endpoint: "Endpoint", error: TonnageError) -> None:
-        """4xx is the client's matter and a missing parameter the operator's; the rest counts against the endpoint."""
+    def _failed(self, endpoint: "Endpoint", error: TonnageError) -> str:
+        """4xx is the client's matter and a missing parameter the operator's; the rest counts against the endpoint.
+        Returns the status or the kind of failure."""
         if isinstance(error, NoAdapterError | NoParamsError):
-            self._count("no_params" if isinstance(error, NoParamsError) else "no_adapter")
-            return
+            missing = "no_params" if isinstance(error, NoParamsError) else "no_adapter"
+            self._count(missing)
+            return missing
         status = error.status if isinstance(error, ProbeError) else None
         if status is not None and status < 500 and status != 429:
             self._count("refused")
-            return
+            return str(status)
         self._count("failed")
         kind = "connect" if status is None else "backpressure" if status in (429, 503) else "status"
         self._gateway.endpoint_failed(endpoint, kind)
+        return kind if status is None else str(status)
 
 
 def _suits(exchange: "Exchange") -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tonnage_router.body.sse import UsageStripper
     from tonnage_router.fleet import Endpoint
     from tonnage_router.gateway import Gateway
+    from tonnage_router.tracing import RequestTrace
     from tonnage_router.wire.client import ClientConnection
     from tonnage_router.wire.incoming import Incoming
     from tonnage_router.wire.upstream import UpstreamConnection
@@ -32,43 +33,12 @@ class Exchange:
     """
 
     __slots__ = (
-        "_chunked",
-        "_head_sent",
-        "_held_bytes",
-        "_keep_alive",
-        "_sent_at",
-        "_stale_retried",
-        "_tap",
-        "account",
-        "admission",
-        "ahead_tokens",
-        "attempt",
-        "body",
-        "chain",
-        "client",
-        "decision",
-        "encoded",
-        "ended",
-        "endpoint",
-        "events",
-        "exact",
-        "facts",
-        "failures",
-        "first_byte_s",
-        "gateway",
-        "grant",
-        "incoming",
-        "prompt_tokens",
-        "reservation",
-        "sent_bytes",
-        "started",
-        "status",
-        "stripper",
-        "tokens_per_block",
-        "tried",
-        "upstream",
-        "usage",
-    )
+        "_chunked", "_head_sent", "_held_bytes", "_keep_alive", "_sent_at", "_stale_retried", "_tap", "account",
+        "admission", "ahead_tokens", "attempt", "body", "chain", "client", "decision", "encoded", "ended", "endpoint",
+        "events", "exact", "facts", "failures", "first_byte_s", "gateway", "grant", "incoming", "prompt_tokens",
+        "reservation", "sent_bytes", "started", "status", "stripper", "tokens_per_block", "trace", "tried",
+        "upstream", "usage",
+    )  # fmt: skip
 
     def __init__(
         self, gateway: "Gateway", client: "ClientConnection", incoming: "Incoming", facts: "BodyFacts"
@@ -108,6 +78,7 @@ class Exchange:
         self._chunked = False
         self._keep_alive = incoming.keep_alive
         self._stale_retried = False
+        self.trace: RequestTrace | None = None
         self.ended = False
 
     # --- towards the engine -----------------------------------------------------------------------------------------
@@ -134,10 +105,14 @@ class Exchange:
             self.endpoint.residency.begin_use(str(self.facts.model))
         if self.gateway.lora.ready(self, self.endpoint):
             self._connect(self.endpoint)
+        elif self.trace is not None:
+            self.trace.loading(self.endpoint)
 
     def _connect(self, endpoint: "Endpoint") -> None:
         if (apart := self.gateway.disaggregation) is not None and apart.holds(self, endpoint):
             return
+        if self.trace is not None:
+            self.trace.attempted(endpoint)
         if (connection := endpoint.pool.take()) is not None:
             self.connected(connection)
         else:
@@ -294,6 +269,9 @@ class Exchange:
             self._stale_retried = True
             assert self.endpoint is not None
             self.attempt += 1
+            if self.trace is not None:
+                self.trace.failed("stale")
+                self.trace.attempted(self.endpoint)
             self.endpoint.pool.connect(self)
         else:
             self._attempt_failed(kind)
@@ -313,6 +291,8 @@ class Exchange:
         endpoint, reservation = self.endpoint, self.reservation
         assert endpoint is not None and reservation is not None
         self.upstream = None
+        if self.trace is not None:
+            self.trace.failed(failure.rpartition(": ")[2])
         self._leave()
         reservation.release()
         self.reservation = None

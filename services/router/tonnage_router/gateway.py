@@ -42,6 +42,7 @@ from tonnage_router.wire.incoming import Incoming
 
 if TYPE_CHECKING:
     from tonnage_router.sharing import Sharing
+    from tonnage_router.tracing import Tracer
     from tonnage_router.wire.client import ClientConnection
 
 MODELS: Final = b"/v1/models"
@@ -78,6 +79,7 @@ class Gateway:
         self.buffered = 0
         self.sharing: Sharing | None = None
         self.disaggregation = Disaggregation(self) if settings.disaggregation else None
+        self.tracer = self._traced() if settings.otlp_endpoint else None
         self.draining = False
         self.drained = asyncio.Event()
         """Set when the last request ends while draining."""
@@ -86,6 +88,11 @@ class Gateway:
         self.prompts = PromptKeys(self)
         for spec in by_rank(settings.endpoints):
             self.add_endpoint(spec)
+
+    def _traced(self) -> "Tracer":
+        from tonnage_router.tracing import Tracer
+
+        return Tracer(self.settings, self.metrics, self.profile.name)
 
     def add_endpoint(self, spec: EndpointSpec) -> Endpoint:
         """Take an endpoint in; the prober decides when it gets requests."""
@@ -145,6 +152,8 @@ class Gateway:
         facts.pool = self.lora.parent(facts.model) or facts.model
         exchange = Exchange(self, client, incoming, facts)
         exchange.register()
+        if self.tracer is not None:
+            self.tracer.begin(exchange)
         try:
             self.rewriter.prepare(exchange)
         except BadBodyError as error:
@@ -344,6 +353,8 @@ class Gateway:
         if outcome == "client_gone" and endpoint is not None and not endpoint.breaker.closed:
             endpoint.breaker.neutral()
         self.access_log.write(exchange, outcome, duration)
+        if self.tracer is not None:
+            self.tracer.ended(exchange, outcome, duration)
         if self.draining and not self.active:
             self.drained.set()
 

@@ -1,6 +1,7 @@
 """`python -m tonnage_router.main`: read the environment once, listen, run.
 
-Settings are TONNAGE_ROUTER_* in the environment; TONNAGE_ROUTER_CONFIG may name a YAML file of them.
+Settings are TONNAGE_ROUTER_* in the environment; TONNAGE_ROUTER_CONFIG may name a YAML file of them, and
+OpenTelemetry's own variables say where traces go.
 """
 
 import gc
@@ -18,6 +19,7 @@ from tonnage_router.gateway import Gateway
 from tonnage_router.metrics import RouterMetrics
 from tonnage_router.service import run
 from tonnage_router.settings import RouterSettings
+from tonnage_router.trace_settings import with_standard
 from tonnage_router.workers import run_workers
 from tonnage_runtime.arguments import no_arguments
 from tonnage_runtime.http_app import bind
@@ -34,7 +36,7 @@ def settings_from(environ: Mapping[str, str]) -> RouterSettings:
     """Settings of the environment and of the file it names; the endpoint file's endpoints are added."""
     rest = {name: value for name, value in environ.items() if name != CONFIG}
     config = environ.get(CONFIG)
-    settings = load_settings(RouterSettings, "router", rest, Path(config) if config else None)
+    settings = with_standard(load_settings(RouterSettings, "router", rest, Path(config) if config else None), environ)
     if settings.endpoints_file is not None:
         found = read_endpoints(settings.endpoints_file)
         settings = settings.model_copy(update={"endpoints": [*settings.endpoints, *found]})

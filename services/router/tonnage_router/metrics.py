@@ -106,6 +106,7 @@ class RouterMetrics(Collector):
         self.share_rounds: dict[str, int] = {}
         self.share_blocks: dict[str, int] = {}
         self.share_peers = 0
+        self.trace_spans: dict[str, int] = {}
         self.discovery_calls: dict[tuple[str, str, str], int] = {}
         self.kv_events: dict[tuple[str, str], int] = {}
         self.prompt_keys: dict[str, int] = {}
@@ -238,6 +239,8 @@ def _counters(m: RouterMetrics) -> Iterable[Metric]:
     )
     keys = _from_zero(m.prompt_keys, ("exact", "approximate", "busy", "mismatch"))
     yield _counter("prompt_keys", "Prompts by how they were matched where engines tell what they cache", ["how"], keys)
+    spans = _from_zero(m.trace_spans, ("exported", "dropped", "rejected", "failed"))
+    yield _counter("trace_spans", "Spans of traced requests, by what came of them", ["outcome"], spans)
     predicted = ((("prompt",), float(m.predicted_prompt_tokens)), (("hit",), float(m.predicted_hit_tokens)))
     yield _counter("predicted_tokens", "Prompt tokens estimated, and expected in a cache", ["kind"], predicted)
 

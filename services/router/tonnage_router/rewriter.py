@@ -59,9 +59,13 @@ class Rewriter:
 
     def header_lines(self, exchange: "Exchange", endpoint: "Endpoint") -> bytes:
         """End-to-end headers. With tenants, their keys stay here and the endpoint's own key goes instead; compressed
-        answers are not asked for where usage must be read."""
+        answers are not asked for where usage must be read. A traced request names its own span."""
         rank = endpoint.spec.data_parallel_rank
-        kept = self._kept_lines(exchange, endpoint, NONE if rank is None else RANK)
+        without, trace = NONE if rank is None else RANK, exchange.trace
+        if trace is None:
+            kept = self._kept_lines(exchange, endpoint, without)
+        else:
+            kept = self._kept_lines(exchange, endpoint, without | trace.replaces) + trace.line
         return kept if rank is None else b"%b%b: %d\r\n" % (kept, HEADER, rank)
 
     def _kept_lines(self, exchange: "Exchange", endpoint: "Endpoint", without: frozenset[bytes]) -> bytes:

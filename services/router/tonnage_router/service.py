@@ -88,6 +88,8 @@ class RouterService:
             self._cluster.start()
         if self._sharing is not None:
             self._tasks.append(loop.create_task(self._sharing.run()))
+        if (tracer := self.gateway.tracer) is not None:
+            self._tasks.append(loop.create_task(tracer.exporter.run()))
         self._listening = loop.create_task(self._listen(sock))
 
     async def _listen(self, sock: socket.socket) -> None:
@@ -172,6 +174,8 @@ class RouterService:
         for endpoint in self.gateway.fleet:
             self.gateway.fleet.remove(endpoint)
         await asyncio.sleep(0)
+        if (tracer := self.gateway.tracer) is not None:
+            await tracer.exporter.close()
         self.gateway.access_log.flush()
 
 

@@ -7,6 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from tonnage_core.addresses import refused_literal
+from tonnage_router.trace_settings import TraceSettings
 from tonnage_runtime.settings import Settings
 from tonnage_runtime.tls import Tls, certificate
 
@@ -113,7 +114,7 @@ class ProfileSpec(Settings):
     picker: str = "max_random_ties"
 
 
-class RouterSettings(Settings):
+class RouterSettings(TraceSettings):
     """Everything the router reads at start."""
 
     host: str = "127.0.0.1"
@@ -156,7 +157,8 @@ class RouterSettings(Settings):
     kubeconfig: str = ""
     """A kubeconfig, `~` for the user's own; empty is the pod's service account."""
     disaggregation: list[DisaggregationSpec] = Field(default_factory=list)
-    """Models whose prompts may be computed on endpoints of role `prefill` for those of role `decode`, where it pays."""
+    """Models whose prompts may be computed on endpoints of role `prefill` or `both` for those of role `decode`, where
+    it pays."""
     shared_store: str = ""
     """`redis://host:port/0` (or `rediss://`, `unix://`): replicas and workers tell each other prefixes, load and
     tenants' use through it, and tenants' limits hold for all of them together; empty shares nothing."""

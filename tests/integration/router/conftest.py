@@ -9,6 +9,7 @@ import httptools
 import msgspec
 import pytest
 import zmq
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client import CollectorRegistry
 
 from tonnage_router.gateway import Gateway
@@ -308,3 +309,71 @@ def publisher() -> Iterator[Publisher]:
     made = Publisher()
     yield made
     made.close()
+
+
+SERVER_SPAN = 2
+
+
+@dataclass
+class Seen:
+    """A span as the collector got it."""
+
+    name: str
+    kind: int
+    trace: str
+    id: str
+    parent: str
+    state: str
+    begun: int
+    ended: int
+    error: str | None
+    facts: dict[str, Any]
+    resource: dict[str, Any]
+
+
+@dataclass
+class Collector:
+    """An OTLP collector: an engine of the harness whose calls are read as spans."""
+
+    engine: Any
+
+    @property
+    def spans(self) -> list[Seen]:
+        return [span for call in self.engine.calls for span in read_spans(call.body)]
+
+    def of(self, name: str) -> list[Seen]:
+        return sorted((span for span in self.spans if span.name == name), key=lambda span: span.begun)
+
+    @property
+    def roots(self) -> list[Seen]:
+        return [span for span in self.spans if span.kind == SERVER_SPAN]
+
+
+def read_spans(body: bytes) -> Iterator[Seen]:
+    for found in ExportTraceServiceRequest.FromString(body).resource_spans:
+        resource = facts(found.resource.attributes)
+        for span in found.scope_spans[0].spans:
+            yield Seen(
+                span.name,
+                span.kind,
+                span.trace_id.hex(),
+                span.span_id.hex(),
+                span.parent_span_id.hex(),
+                span.trace_state,
+                span.start_time_unix_nano,
+                span.end_time_unix_nano,
+                span.status.message if span.status.code == 2 else None,
+                facts(span.attributes),
+                resource,
+            )
+
+
+def facts(attributes: Any) -> dict[str, Any]:
+    return {kv.key: getattr(kv.value, kv.value.WhichOneof("value")) for kv in attributes}
+
+
+@pytest.fixture
+async def collector(engines: Any, monkeypatch: pytest.MonkeyPatch) -> Collector:
+    monkeypatch.setattr("tonnage_router.trace_exporter.EVERY_S", 0.01)
+    (engine,) = await engines()
+    return Collector(engine)

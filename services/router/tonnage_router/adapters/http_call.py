@@ -1,6 +1,7 @@
 """One small HTTP call to an engine, for probes and adapter loading: a fresh connection, a bounded answer."""
 
 import asyncio
+import ssl
 from dataclasses import dataclass, field
 
 import httptools
@@ -40,8 +41,9 @@ async def call(
     body: bytes | None = None,
     api_key: str | None = None,
     lines: bytes | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    """GET `path`, or POST `body` as JSON, with header `lines` of the caller's instead where given.
+    """GET `path`, or POST `body` as JSON, with header `lines` of the caller's instead where given; over `tls` with one.
 
     `ProbeError` says in a few words what went wrong.
     """
@@ -53,15 +55,15 @@ async def call(
     head = f"{method} {path} HTTP/1.1\r\nhost: {shown}:{port}\r\nconnection: close\r\n{key}{kind}"
     try:
         async with asyncio.timeout(timeout_s):
-            return await _exchange(host, port, head.encode() + own + b"\r\n" + (body or b""))
+            return await _exchange(host, port, tls, head.encode() + own + b"\r\n" + (body or b""))
     except TimeoutError as error:
         raise ProbeError(f"{method} {path}: no answer in {timeout_s:g} s") from error
-    except (OSError, httptools.HttpParserError) as error:
+    except (OSError, httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
         raise ProbeError(f"{method} {path}: {str(error) or type(error).__name__}") from error
 
 
-async def _exchange(host: str, port: int, request: bytes) -> Answer:
-    stream, writer = await asyncio.open_connection(host, port)
+async def _exchange(host: str, port: int, tls: ssl.SSLContext | None, request: bytes) -> Answer:
+    stream, writer = await asyncio.open_connection(host, port, ssl=tls)
     try:
         if (why := refused_peer(writer.transport)) is not None:
             raise OSError(why)
