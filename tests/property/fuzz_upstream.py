@@ -53,6 +53,8 @@ FOUND: dict[str, list[bytes]] = {
         bytes([9, SLOW]) + GOOD,
         # the header that frames the body was taken out, and the client waited for its end
         bytes([9, 0]) + b"HTTP/1.1 200 OK\r\nConnection: content-length\r\nContent-Length: 1\r\n\r\n1",
+        # control characters in a reason phrase were passed on, which clients refuse
+        bytes([1, 0]) + b"HTTP/1.1 200 O\x00\x7fK\r\nContent-Length: 0\r\n\r\n",
         # a trailer without end was kept
         bytes([3, FLOOD]) + b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\na: bbbb",
     ]

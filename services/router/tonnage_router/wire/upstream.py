@@ -16,6 +16,8 @@ HEAD_BYTES: Final = 256 << 10
 """The most that an engine may send between two pieces of a body: heads, interim answers, chunk lines, trailers."""
 NO_BODY: Final = frozenset({204, 304})
 OK: Final = b"HTTP/1.1 200 OK\r\n"
+NOT_TEXT: Final = bytes(range(9)) + bytes(range(10, 32)) + b"\x7f"
+"""What the parser takes in a reason phrase and RFC 9112 section 4 does not: clients refuse it."""
 
 
 class UpstreamConnection:
@@ -143,7 +145,7 @@ class UpstreamConnection:
 
     def on_status(self, reason: bytes) -> None:
         """The reason phrase."""
-        self._reason += reason
+        self._reason += reason.translate(None, NOT_TEXT)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep what is end-to-end."""
