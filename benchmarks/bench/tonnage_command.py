@@ -15,5 +15,7 @@ def command(*arguments: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(done.stdout)
     except json.JSONDecodeError as error:
-        raise SystemExit(f"tonnage {' '.join(arguments)} ended with {done.returncode}, {error}: {done.stderr}") from None
+        raise SystemExit(
+            f"tonnage {' '.join(arguments)} ended with {done.returncode}, {error}: {done.stderr}"
+        ) from None
     return found
