@@ -8,6 +8,7 @@ prompt itself: the client sees no error.
 import asyncio
 import logging
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import orjson
 
 from tonnage_core.errors import TonnageError
 from tonnage_core.scheduling import Decision, Reservation, SchedulingRequest
-from tonnage_core.scheduling.prefill import Link, choose_prefill, judge
+from tonnage_core.scheduling.prefill import Lending, Link, choose_prefill, judge
 from tonnage_router.adapters.http_call import call
 from tonnage_router.body import prefill as bodies
 from tonnage_router.errors import BadBodyError, ProbeError
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 PATIENCE = 3.0
 """A first call may take this multiple of its predicted time, and `SLACK_S` more."""
 SLACK_S = 2.0
+MUTE_S = 60.0
+"""An endpoint that answered without parameters is not asked again for so long."""
 
 
 class NoAdapterError(TonnageError):
@@ -58,18 +61,30 @@ class Disaggregation:
             spec.model: Link(spec.kv_bytes_per_token, spec.link_gbps, spec.latency_s, spec.hop_s, spec.overlap)
             for spec in gateway.settings.disaggregation
         }
+        self._lending = {model: Lending() for model in self._links}
         self._held: dict[Exchange, _Held] = {}
+        self._mute: dict[str, float] = {}
+
+    def avoided(self, exchange: "Exchange") -> Collection[str]:
+        """Ids of the endpoints that the request is not to go to: those tried, and those busy with others' prompts."""
+        lending = self._lending.get(exchange.facts.pool)
+        if lending is None:
+            return exchange.tried
+        kept = lending.kept_free(self._gateway.eligible(exchange.facts.pool), exchange.tried)
+        return {*exchange.tried, *kept} if kept else exchange.tried
 
     def holds(self, exchange: "Exchange", endpoint: "Endpoint") -> bool:
         """Whether the request waits for a first call, and hears `resume` after it. Asked again then, it says no."""
         link = self._links.get(exchange.facts.pool)
-        if link is None or endpoint.candidate.role != "decode":
-            return False
         held = self._held.get(exchange)
-        if held is not None and held.endpoint is endpoint:
+        if link is None or (held is not None and held.endpoint is endpoint):
+            return False
+        lending = self._lending[exchange.facts.pool]
+        if endpoint.candidate.role != "decode":
+            lending.note(exchange.prompt_tokens, apart=False)
             return False
         self._held[exchange] = _Held(endpoint)
-        chosen = self._chosen(exchange, link)
+        chosen = self._chosen(exchange, link, lending)
         if chosen is None:
             return False
         prefill = self._gateway.fleet.by_slot[chosen.chosen.slot]
@@ -88,7 +103,7 @@ class Disaggregation:
         if held is not None and held.task is not None:
             held.task.cancel()
 
-    def _chosen(self, exchange: "Exchange", link: Link) -> Decision | None:
+    def _chosen(self, exchange: "Exchange", link: Link, lending: Lending) -> Decision | None:
         """The prefill endpoint, where one suits and the rule says that it pays."""
         decision, reservation = exchange.decision, exchange.reservation
         assert decision is not None and reservation is not None
@@ -96,12 +111,14 @@ class Disaggregation:
         adapter = facts.model if facts.model != facts.pool else None
         request = SchedulingRequest(facts.pool, exchange.prompt_tokens, adapter=adapter)
         scheduler = self._gateway.scheduler
-        found = choose_prefill(scheduler, request, exchange.chain, exchange.tokens_per_block, self._rng)
+        mute = self._still_mute()
+        found = choose_prefill(scheduler, request, exchange.chain, exchange.tokens_per_block, self._rng, mute)
         if found is None:
             self._note(exchange, "no_endpoint", "no prefill endpoint is eligible")
             return None
         pace = self._gateway.fleet.by_slot[found.chosen.slot].prefill_tokens_per_s
         verdict = judge(decision, reservation, found, exchange.prompt_tokens, link, pace)
+        lending.note(exchange.prompt_tokens, apart=verdict.pays_unshared)
         if not verdict.pays:
             self._note(exchange, "does_not_pay", verdict.reason)
             return None
@@ -110,6 +127,12 @@ class Disaggregation:
             return None
         self._note(exchange, "pays", f"{verdict.reason}; prefill on {found.chosen.id}")
         return found
+
+    def _still_mute(self) -> Collection[str]:
+        if self._mute:
+            now = asyncio.get_running_loop().time()
+            self._mute = {name: until for name, until in self._mute.items() if until > now}
+        return self._mute
 
     def _note(self, exchange: "Exchange", outcome: str, reason: str) -> None:
         self._count(outcome)
@@ -179,6 +202,8 @@ class Disaggregation:
     def _failed(self, endpoint: "Endpoint", error: TonnageError) -> str:
         """4xx is the client's matter and a missing parameter the operator's; the rest counts against the endpoint.
         Returns the status or the kind of failure."""
+        if isinstance(error, NoParamsError):
+            self._mute[endpoint.candidate.id] = asyncio.get_running_loop().time() + MUTE_S
         if isinstance(error, NoAdapterError | NoParamsError):
             missing = "no_params" if isinstance(error, NoParamsError) else "no_adapter"
             self._count(missing)

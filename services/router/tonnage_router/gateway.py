@@ -235,8 +235,8 @@ class Gateway:
             session=exchange.incoming.session or (facts.session.encode("utf-8", "replace") if facts.session else None),
             prefix_key=exchange.chain[0] if exchange.chain else None,
         )
-        chain, exact = exchange.chain, exchange.exact
-        found = self.scheduler.choose(request, chain, exchange.tokens_per_block, exchange.tried, exact)
+        avoided = self.disaggregation.avoided(exchange) if self.disaggregation is not None else exchange.tried
+        found = self.scheduler.choose(request, exchange.chain, exchange.tokens_per_block, avoided, exchange.exact)
         if found is None:
             return None
         decision, reservation = found

@@ -58,6 +58,45 @@ async def test_an_idle_decode_endpoint_computes_its_prompt_itself(engines: Any, 
     assert router.gateway.metrics.handovers == {"does_not_pay": 1}
 
 
+async def shared(engines: Any, route: Any, script: Any = give_kv) -> tuple[Any, Any, Any]:
+    """A router over one endpoint that does both and a busy decode endpoint, with the model's prompts worth moving."""
+    (both,), (decode,) = await engines(1, script=script), await engines(1)
+    listed = [
+        {"url": both.url, "model": "m", "role": "both"},
+        {"url": decode.url, "model": "m", "role": "decode"},
+    ]
+    router = await route([], endpoints=listed, disaggregation=[{"model": "m", "kv_bytes_per_token": 131072}])
+    by_id = router.gateway.fleet.by_id
+    by_id[f"127.0.0.1:{both.port}"].candidate.decode_tokens = 1_000_000  # so that the first request goes elsewhere
+    by_id[f"127.0.0.1:{decode.port}"].candidate.decoding = 50
+    return router, both, decode
+
+
+async def test_an_endpoint_that_does_both_computes_prompts_for_decode_endpoints_and_then_nothing_else(
+    engines: Any, route: Any
+) -> None:
+    router, both, decode = await shared(engines, route)
+    assert (await router.post(BODY)).status == 200
+    router.gateway.fleet.by_id[f"127.0.0.1:{both.port}"].candidate.decode_tokens = 0
+    for _ in range(2):
+        router.gateway.scheduler.index.clear_slot(1)
+        assert (await router.post(BODY)).status == 200
+    assert [orjson.loads(call.body)["max_tokens"] for call in both.calls] == [1, 1, 1]
+    assert len(decode.calls) == 3
+    decode.stop()
+    assert (await router.post(BODY)).status == 200, "whole, since no decode endpoint is left"
+    assert both.calls[-1].body == BODY
+
+
+async def test_an_endpoint_without_a_kv_connector_is_not_asked_again_at_once(engines: Any, route: Any) -> None:
+    router, both, decode = await shared(engines, route, know_nothing_of_kv)
+    for _ in range(2):
+        router.gateway.scheduler.index.clear_slot(1)
+        assert (await router.post(BODY)).status == 200
+    assert len(both.calls) == 1 and [call.body for call in decode.calls] == [BODY, BODY]
+    assert router.gateway.metrics.handovers == {"pays": 1, "no_params": 1, "no_endpoint": 1}
+
+
 async def refuse(call: Any) -> None:
     call.answer(b"{}", "503 Service Unavailable")
 

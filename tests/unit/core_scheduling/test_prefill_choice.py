@@ -25,6 +25,9 @@ def test_only_healthy_prefill_endpoints_of_the_model_are_asked() -> None:
     found = choose_prefill(scheduler, SchedulingRequest("m", 1000), CHAIN, 100, Random(1))
     assert found is not None and found.chosen is made[3]
     made[3].draining = True
+    found = choose_prefill(scheduler, SchedulingRequest("m", 1000), CHAIN, 100, Random(1))
+    assert found is not None and found.chosen is made[4], "one that does both computes prompts too"
+    made[4].draining = True
     assert choose_prefill(scheduler, SchedulingRequest("m", 1000), CHAIN, 100, Random(1)) is None
 
 

@@ -36,6 +36,9 @@ class Answers:
         self._sent = 0
         self._limits: list[int] = []
 
+    def __len__(self) -> int:
+        return len(self._limits)
+
     def begin(self, work: int, output_tokens: int) -> int:
         """A request was sent: `work` to compute, then an answer of at most `output_tokens`. Returns what ends it."""
         self._sent += work

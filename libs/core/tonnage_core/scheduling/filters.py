@@ -34,8 +34,8 @@ def decodes(request: SchedulingRequest, candidates: list[Candidate]) -> list[Can
 
 
 def prefills(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:
-    """Candidates that compute prompts for others."""
-    return [c for c in candidates if c.role == "prefill"]
+    """Candidates whose role lets them compute prompts for others."""
+    return [c for c in candidates if c.role != "decode"]
 
 
 def context_fits(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:
@@ -67,6 +67,11 @@ def not_refusing(request: SchedulingRequest, candidates: list[Candidate]) -> lis
     return candidates
 
 
+def not_answering(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:
+    """Candidates that generate no answers of their own; all when every one does."""
+    return [c for c in candidates if not c.answers] or candidates
+
+
 FILTERS: dict[str, Filter] = {
     "healthy": healthy,
     "model": model,
@@ -76,5 +81,6 @@ FILTERS: dict[str, Filter] = {
     "context_fits": context_fits,
     "length_class": length_class,
     "not_refusing": not_refusing,
+    "not_answering": not_answering,
 }
 STATIC = frozenset({"healthy", "model", "not_draining", "decodes", "prefills"})

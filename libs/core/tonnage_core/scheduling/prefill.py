@@ -3,13 +3,14 @@
 The rule and its formulas are `disaggregation`'s; here they are filled in with what the scheduler knows.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tonnage_core.disaggregation import Handover, Verdict, handover
 from tonnage_core.scheduling.decide import schedule
 from tonnage_core.scheduling.profile import make_profile
-from tonnage_core.scheduling.types import Decision, SchedulingRequest
+from tonnage_core.scheduling.types import Candidate, Decision, SchedulingRequest
 
 if TYPE_CHECKING:
     from random import Random
@@ -18,11 +19,16 @@ if TYPE_CHECKING:
 
 PREFILL = make_profile(
     "prefill_pool",
-    ("healthy", "model", "not_draining", "prefills", "context_fits", "not_refusing"),
+    ("healthy", "model", "not_draining", "prefills", "context_fits", "not_refusing", "not_answering"),
     {"uncached_prefix": 1.0, "token_load": 1.0, "adapter": 0.5},
     "max_random_ties",
 )
 """How a prefill endpoint is chosen: whoever is done with the prompt first; for an adapter, rather one that holds it."""
+MEMORY = 50
+"""Requests over which a model's share of prompts worth computing apart is averaged, exponentially."""
+LENT_SHARE = 0.1
+"""From this share of a model's prompt tokens on, its endpoints of role `both` compute prompts for others and nothing
+else, as an endpoint of role `prefill` does: an answer generated there would wait for each of those prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +43,43 @@ class Link:
     overlap: float = 0.0
 
 
+class Lending:
+    """One model's recent requests: the share of their prompt tokens whose computation apart pays, or would but for the
+    answers generated there: those end soon where no new ones come.
+
+    Tokens, and neither requests nor time: rare long prompts hold an endpoint up as many short ones do, and each of
+    several routers that see a part of the traffic finds the same.
+    """
+
+    __slots__ = ("_all", "_apart")
+
+    def __init__(self) -> None:
+        self._all = self._apart = 0.0
+
+    def note(self, prompt_tokens: int, *, apart: bool) -> None:
+        """A request was placed; `apart` is the verdict's `pays_unshared`."""
+        self._all += (prompt_tokens - self._all) / MEMORY
+        self._apart += (prompt_tokens * apart - self._apart) / MEMORY
+
+    def kept_free(self, candidates: Collection[Candidate], tried: Collection[str]) -> list[str]:
+        """Ids of the endpoints of role `both` that are to take no whole request now; none while an endpoint of role
+        `decode` is not among the candidates that may still be tried."""
+        if self._apart <= LENT_SHARE * self._all or all(c.role != "decode" or c.id in tried for c in candidates):
+            return []
+        return [c.id for c in candidates if c.role == "both"]
+
+
 def choose_prefill(
-    scheduler: "Scheduler", prompt: SchedulingRequest, chain: list[bytes], tokens_per_block: float, rng: "Random"
+    scheduler: "Scheduler",
+    prompt: SchedulingRequest,
+    chain: list[bytes],
+    tokens_per_block: float,
+    rng: "Random",
+    exclude: Collection[str] = (),
 ) -> Decision | None:
-    """The endpoint of role `prefill` for the prompt; None when none of them may take it."""
+    """The endpoint of role `prefill` or `both` for the prompt, none of `exclude` (ids); None when none may take it."""
     request = SchedulingRequest(prompt.model, prompt.prompt_tokens, adapter=prompt.adapter)
-    candidates = list(scheduler.candidates)
+    candidates = [c for c in scheduler.candidates if c.id not in exclude]
     request.matched = scheduler.matched(chain, candidates, tokens_per_block, prompt.prompt_tokens)
     return schedule(request, candidates, PREFILL, rng)
 
@@ -67,5 +104,6 @@ def judge(
             overlap=link.overlap,
             waiting_decode_s=(at.prefill_tokens - reservation.prefill_tokens) / tokens_per_s,
             waiting_prefill_s=ahead / tokens_per_s,
+            prefill_rows=len(prefill.chosen.answers),
         )
     )
