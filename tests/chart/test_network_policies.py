@@ -206,3 +206,21 @@ def test_names_are_asked_on_the_ports_of_the_values(render: Render) -> None:
 
 def test_nothing_is_made_unless_asked_for(render: Render) -> None:
     assert policies(render({})) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("http://c:4318", 4318),
+        ("https://c:4318/otel", 4318),
+        ("https://c", 443),
+        ("http://c", 80),
+        ("http://[fd00::1]:9", 9),
+    ],
+)
+def test_the_router_reaches_the_collector_of_its_traces_and_only_then(render: Render, url: str, port: int) -> None:
+    closed = {**ON, "networkPolicy": {"enabled": True, "engines": [{"podSelector": {}}], "enginePorts": [8000]}}
+    closed["router"] = {}
+    assert not allowed(render(closed), "router", None, port)
+    traced = {**closed, "router": {"tracing": {"endpoint": url}}}
+    assert allowed(render(traced), "router", None, port) and not allowed(render(traced), "planner", None, port)

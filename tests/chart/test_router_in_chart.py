@@ -9,6 +9,7 @@ from helm_python.chart import Chart
 from yaml import CSafeLoader, load_all
 
 from tonnage_core.scheduling.profile import POLICIES
+from tonnage_router.main import settings_from
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "tonnage"
@@ -101,3 +102,36 @@ def test_replicas_share_through_the_charts_redis_under_the_releases_own_name() -
     assert objects["Service redis"]["spec"]["ports"][0]["port"] == 6400
     own = {"redis": {"enabled": True}, "router": {"settings": {"shared_store": "rediss://elsewhere:6379/1"}}}
     assert environ(render(own))["TONNAGE_ROUTER_SHARED_STORE"] == "rediss://elsewhere:6379/1"
+
+
+def test_traces_go_nowhere_by_default_and_with_a_collector_under_the_pods_name() -> None:
+    assert not any("OTLP" in name or "OTEL" in name for name in environ(render({})))
+    tracing = {"endpoint": "https://collector:4318", "ratio": 0.25, "caSecret": {"name": "ca"}}
+    objects = render({"router": {"tracing": {**tracing, "headersSecret": {"name": "traces"}}}})
+    pod = objects["Deployment router"]["spec"]["template"]["spec"]
+    named = {one["name"]: one for one in pod["containers"][0]["env"]}
+    settings = settings_from(
+        {name: one["value"] for name, one in named.items() if name.startswith("OTEL")} | told(named)
+    )
+    assert (settings.otlp_endpoint, settings.trace_ratio) == ("https://collector:4318", 0.25)
+    assert settings.trace_sampler == "parentbased_always_on"
+    assert settings.trace_resource == "k8s.namespace.name=fleet,k8s.pod.name=$(POD_NAME)"
+    assert named["TONNAGE_ROUTER_OTLP_HEADERS"]["valueFrom"] == {"secretKeyRef": {"name": "traces", "key": "headers"}}
+    (mounted,) = [m for m in pod["containers"][0]["volumeMounts"] if m["name"] == "collector-ca"]
+    assert settings.otlp_ca_file == Path(mounted["mountPath"]) / "ca.crt"
+    (volume,) = [v for v in pod["volumes"] if v["name"] == "collector-ca"]
+    assert volume["secret"] == {"secretName": "ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+
+
+def told(named: Object) -> dict[str, str]:
+    """The tracing settings among a container's variables."""
+    prefixes = ("TONNAGE_ROUTER_OTLP_", "TONNAGE_ROUTER_TRACE_")
+    return {name: one["value"] for name, one in named.items() if name.startswith(prefixes) and "value" in one}
+
+
+@pytest.mark.parametrize(
+    "url", ["collector:4318", "http://user:pass@collector", "http://collector/?key=k", "grpc://c:1"]
+)
+def test_what_is_no_collector_is_refused(url: str) -> None:
+    with pytest.raises(Exception, match="endpoint"):
+        render({"router": {"tracing": {"endpoint": url}}})

@@ -76,6 +76,12 @@ Every connection that pods of the release make or take, by name. `from` and `to`
 {{- $out = append $out (dict "name" (printf "%s-to-store" .) "from" . "to" "redis" "ports" (list $v.redis.port)) -}}
 {{- end -}}
 {{- end -}}
+{{- $collector := ($v.router.tracing | default dict).endpoint -}}
+{{- if and $on.router $collector -}}
+{{- $url := urlParse $collector -}}
+{{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" | default (ternary "443" "80" (eq $url.scheme "https")) -}}
+{{- $out = append $out (dict "name" "router-to-collector" "from" "router" "peers" $net.collector "ports" (list (int $port))) -}}
+{{- end -}}
 {{- range $api -}}
 {{- $out = append $out (dict "name" (printf "%s-to-kubernetes" .) "from" . "peers" $net.apiServer "ports" $net.apiServerPorts) -}}
 {{- end -}}
