@@ -13,6 +13,7 @@ from tonnage_core.autoscaling.capacity import ReplicaCost, RequestMix, replicas_
 from tonnage_core.autoscaling.engine_metrics import EngineReading, Signal
 from tonnage_core.autoscaling.observation import Knowledge, Observation
 from tonnage_core.autoscaling.policy import ReplicaCapacity, ScalingPolicy
+from tonnage_core.autoscaling.signals import RouterQueue
 from tonnage_core.autoscaling.simulation.lean_engine import Job, LeanEngine
 from tonnage_core.autoscaling.state_machine import Code, Decision, PoolState, decide
 from tonnage_core.engine.batch import Batch
@@ -123,7 +124,9 @@ class Pool:
         self.state, self.now_s, self.replicas = PoolState(), 0.0, replicas
         self.targets: list[int] = []
 
-    def tick(self, load: float, *, noise: bool = True, known: Knowledge = Knowledge.FRESH) -> Decision:
+    def tick(
+        self, load: float, *, noise: bool = True, known: Knowledge = Knowledge.FRESH, queued: RouterQueue | None = None
+    ) -> Decision:
         mean = load / self.capacity.cost.request_s(MIX.prompt, MIX.output) * TICK_S
         count = max(0.0, self.rng.gauss(mean, math.sqrt(mean))) if noise else mean
         self.now_s += TICK_S
@@ -144,7 +147,7 @@ class Pool:
         silent = 0.0 if known is Knowledge.FRESH else 10.0
         firsts = {self.capacity.slo_ttft_s: each * (1 - self.late), math.inf: each}
         one = Observation("e", "p", known, "", silent, silent, reading, rates, serving_for_s=1e4, ttft_rates=firsts)
-        self.state, decision = decide(self.state, [one] * serving, self.now_s, self.policy)
+        self.state, decision = decide(self.state, [one] * serving, self.now_s, self.policy, queued)
         self.replicas = decision.target
         self.targets.append(decision.target)
         return decision
@@ -187,6 +190,20 @@ def test_fewer_replicas_must_carry_two_deviations_of_chance_more_but_at_most_hal
     surge = decision.outlook.forecast.upper
     assert decision.needs[-2].replicas == max(math.ceil(surge), capacity.replicas_for(load, MIX))
     assert decision.needs[-2].fits == max(math.ceil(gap * surge), capacity.replicas_for(gap * load, MIX))
+
+
+@pytest.mark.parametrize(("queued", "counts"), [(18.0, False), (19.0, True)])
+def test_a_queue_asks_for_replicas_of_its_own_beyond_half_the_first_tokens_limit(queued: float, counts: bool) -> None:
+    """Requests of 0.11 s before two replicas: 18 of them wait for 0.99 s, 19 for 1.045 s; of 2 s half are allowed."""
+    pool = Pool(FAST, 2).run(9, 1.2, noise=False)
+    assert pool.replicas == 2
+    outlook = pool.tick(1.2, noise=False, queued=RouterQueue(queued)).outlook
+    assert outlook is not None and outlook.demand is not None and outlook.forecast is not None
+    assert outlook.demand.backlog_s == pytest.approx(queued * 0.11, rel=0.01)
+    extra = outlook.demand.backlog_s / 120 if counts else 0.0
+    assert outlook.needs[0].value in [
+        pytest.approx(each + extra) for each in (outlook.forecast.upper, outlook.forecast.point)
+    ]
 
 
 @pytest.mark.parametrize("replicas", [20, 64])

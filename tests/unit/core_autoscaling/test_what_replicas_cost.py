@@ -70,6 +70,7 @@ def test_a_class_that_cannot_keep_the_slo_comes_last_however_cheap_and_goes_firs
     assert "no class that keeps the limits can take it" in found.reasons[-1]
     there = [fast.offer(mix, 1.0, 2), slow.offer(mix, 0.1, 5)]
     assert allocate(2.0, 2.0, there).replicas == {"h100": 2, "old": 0}
+    assert allocate(1.5, 1.5, there).replicas == {"h100": 2, "old": 0}, "before a dearer one that would fit too"
 
 
 def test_limits_are_out_of_reach_of_a_family_when_no_class_keeps_them() -> None:
