@@ -9,7 +9,15 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from tonnage_core.tracing.otlp import MAX_TEXT_BYTES, Kind, Span, encoded_request, encoded_span, rejected_spans
+from tonnage_core.tracing.otlp import (
+    MAX_TEXT_BYTES,
+    Kind,
+    Span,
+    encoded_attributes,
+    encoded_request,
+    encoded_span,
+    rejected_spans,
+)
 
 TEXT = st.text(max_size=300)
 VALUES = st.one_of(
@@ -27,6 +35,7 @@ SPANS = st.builds(
     TIMES,
     TIMES,
     st.dictionaries(NAMES, VALUES, max_size=6),
+    st.just(b"") | st.just(encoded_attributes({"own label": "x"})),
     st.none() | TEXT,
     st.binary(max_size=0) | st.just(b"vendor=value"),
 )
@@ -57,6 +66,7 @@ def test_a_request_is_read_back_as_it_was_meant(spans: list[Span], resource: dic
         assert (found.name, found.kind, found.trace_state) == (cut(span.name), span.kind, span.state.decode())
         assert (found.start_time_unix_nano, found.end_time_unix_nano) == (span.start_ns, span.end_ns)
         wanted = {n: cut(v) if isinstance(v, str) else v for n, v in span.attributes.items() if v is not None}
+        wanted |= {"own label": "x"} if span.labels else {}
         read = {kv.key: read_value(kv.value) for kv in found.attributes}
         assert read == wanted and {n: type(v) for n, v in read.items()} == {n: type(v) for n, v in wanted.items()}
         assert (found.status.code, found.status.message) == ((0, "") if span.error is None else (2, cut(span.error)))

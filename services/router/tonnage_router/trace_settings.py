@@ -119,9 +119,10 @@ def with_standard(settings: T, environ: Mapping[str, str]) -> T:
     """
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER", "") == "none":
         return settings
-    if not settings.otlp_endpoint and not environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+    own = "otlp_endpoint" in settings.model_fields_set
+    if not (settings.otlp_endpoint if own else environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")):
         return settings
-    if (protocol := environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")) not in PROTOCOLS and not settings.otlp_endpoint:
+    if (protocol := environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")) not in PROTOCOLS and not own:
         raise SettingsError(
             f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol}: spans are sent as http/protobuf; set otlp_endpoint to a "
             "collector's HTTP port, or OTEL_SDK_DISABLED=true"

@@ -3,11 +3,12 @@
 Never prompts, answers, keys or headers; of what clients write, the model's name and the request's id alone.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from tonnage_core.tracing.otlp import MAX_TEXT_BYTES, Kind, Span, Value
+from tonnage_core.tracing.otlp import MAX_TEXT_BYTES, Kind, Span, Value, encoded_attributes
 
 if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
@@ -26,6 +27,14 @@ CALLS = ("attempt", "prefill")
 """Phases in which an engine is called."""
 OUTCOME_OF_ATTEMPT = "upstream_"
 """Outcomes of requests whose last attempt failed begin so, and go on with its kind of failure."""
+
+
+class Origin(NamedTuple):
+    """What a span says of where it was made, and for whom."""
+
+    scheme: str
+    policy: str
+    tenant: str | None
 
 
 class Phase:
@@ -48,19 +57,15 @@ class Phase:
 
 
 def spans_of(
-    trace: "RequestTrace",
-    exchange: "Exchange",
-    outcome: str,
-    duration_s: float,
-    since_epoch_s: float,
-    facts: Mapping[str, Value | None],
+    trace: "RequestTrace", exchange: "Exchange", outcome: str, duration_s: float, since_epoch_s: float, origin: Origin
 ) -> Iterator[Span]:
-    """The request's own span, with `facts` among its attributes, and one of each phase. `since_epoch_s` is what the
-    process's own clock has to be given to be seconds since the epoch."""
+    """The request's own span, and one of each phase. `since_epoch_s` is what the process's own clock has to be given to
+    be seconds since the epoch."""
     caller = trace.caller
     path = exchange.incoming.path.decode("latin-1")
     end = exchange.started + duration_s
     failed = exchange.status >= 500 or outcome == "cut"
+    state = caller.state if caller is not None else b""
     yield Span(
         trace.trace_id,
         trace.span_id,
@@ -69,13 +74,15 @@ def spans_of(
         Kind.SERVER,
         _ns(exchange.started, since_epoch_s),
         _ns(end, since_epoch_s),
-        {**_request(exchange, path, outcome, failed=failed), **facts},
+        _numbers(exchange),
+        _labels_of(exchange, path, outcome, origin, failed=failed),
         outcome if failed else None,
-        caller.state if caller is not None else b"",
+        state,
     )
     _close(trace.phases, exchange, outcome, end)
     resent = 0
     for phase in trace.phases:
+        last = phase is trace.phases[-1]
         yield Span(
             trace.trace_id,
             phase.span_id,
@@ -84,9 +91,10 @@ def spans_of(
             Kind.CLIENT if phase.name in CALLS else Kind.INTERNAL,
             _ns(phase.begun, since_epoch_s),
             _ns(end if phase.ended is None else phase.ended, since_epoch_s),
-            _phase(phase, exchange, path, resent, last=phase is trace.phases[-1]),
+            {"http.request.resend_count": resent or None} if phase.name == "attempt" else {},
+            _phase_labels_of(phase, exchange, path, exchange.status if last and exchange.answering else None),
             phase.why,
-            caller.state if caller is not None else b"",
+            state,
         )
         resent += phase.name == "attempt"
 
@@ -109,29 +117,17 @@ def _close(phases: list[Phase], exchange: "Exchange", outcome: str, end: float) 
         phases[-1].fail(why, end)
 
 
-def _request(exchange: "Exchange", path: str, outcome: str, *, failed: bool) -> dict[str, Value | None]:
-    facts, usage, decision, endpoint = exchange.facts, exchange.usage, exchange.decision, exchange.endpoint
+def _numbers(exchange: "Exchange") -> dict[str, Value | None]:
+    """What differs from request to request."""
+    facts, usage, decision = exchange.facts, exchange.usage, exchange.decision
     request_id = exchange.incoming.request_id
-    status = exchange.status or None
     return {
-        "http.request.method": "POST",
-        "http.route": path,
-        "url.path": path,
-        "http.response.status_code": status,
-        "error.type": (str(status) if exchange.status >= 500 else outcome) if failed else None,
-        "gen_ai.operation.name": OPERATIONS.get(path),
-        "gen_ai.request.model": facts.model,
         "gen_ai.request.max_tokens": facts.max_tokens,
         "gen_ai.usage.input_tokens": usage.prompt_tokens if usage is not None else None,
         "gen_ai.usage.output_tokens": usage.completion_tokens if usage is not None else None,
         "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens if usage is not None else None,
         "gen_ai.latency.time_to_first_token": exchange.first_byte_s if facts.stream else None,
         "tonnage.first_byte_s": exchange.first_byte_s,
-        "tonnage.outcome": outcome,
-        "tonnage.pool": facts.pool,
-        "tonnage.stream": facts.stream,
-        "tonnage.endpoint": endpoint.id if endpoint is not None else None,
-        "tonnage.reason": decision.reason.value if decision is not None else None,
         "tonnage.prompt_tokens": exchange.prompt_tokens,
         "tonnage.hit_tokens": decision.matched_tokens if decision is not None else None,
         "tonnage.retries": len(exchange.failures) if exchange.failures else 0,
@@ -139,20 +135,80 @@ def _request(exchange: "Exchange", path: str, outcome: str, *, failed: bool) -> 
     }
 
 
-def _phase(phase: Phase, exchange: "Exchange", path: str, resent: int, *, last: bool) -> dict[str, Value | None]:
-    endpoint, why = phase.endpoint, phase.why
+def _labels_of(exchange: "Exchange", path: str, outcome: str, origin: Origin, *, failed: bool) -> bytes:
+    facts, decision, endpoint = exchange.facts, exchange.decision, exchange.endpoint
+    return _labels(
+        path,
+        exchange.status,
+        outcome,
+        failed,
+        facts.model,
+        facts.pool,
+        facts.stream,
+        endpoint.id if endpoint is not None else None,
+        decision.reason.value if decision is not None else None,
+        origin,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _labels(
+    path: str,
+    status: int,
+    outcome: str,
+    failed: bool,
+    model: str | None,
+    pool: str,
+    stream: bool,
+    endpoint: str | None,
+    reason: str | None,
+    origin: Origin,
+) -> bytes:
+    return encoded_attributes(
+        {
+            "http.request.method": "POST",
+            "http.route": path,
+            "url.path": path,
+            "url.scheme": origin.scheme,
+            "http.response.status_code": status or None,
+            "error.type": (str(status) if status >= 500 else outcome) if failed else None,
+            "gen_ai.operation.name": OPERATIONS.get(path),
+            "gen_ai.request.model": model,
+            "tonnage.outcome": outcome,
+            "tonnage.pool": pool,
+            "tonnage.stream": stream,
+            "tonnage.endpoint": endpoint,
+            "tonnage.policy": origin.policy,
+            "tonnage.reason": reason,
+            "tonnage.tenant": origin.tenant,
+        }
+    )
+
+
+def _phase_labels_of(phase: Phase, exchange: "Exchange", path: str, status: int | None) -> bytes:
+    endpoint, why, facts = phase.endpoint, phase.why, exchange.facts
     if endpoint is None:
-        return {"error.type": why, "tonnage.pool": exchange.facts.pool}
-    found: dict[str, Value | None] = {"error.type": why, "tonnage.endpoint": endpoint.id}
+        return encoded_attributes({"error.type": why, "tonnage.pool": facts.pool})
     if phase.name not in CALLS:
-        return found | {"tonnage.adapter": exchange.facts.model}
-    status = exchange.status if last and exchange.answering else int(why) if why is not None and why.isdigit() else None
-    return found | {
-        "http.request.method": "POST",
-        "url.path": path,
-        "server.address": endpoint.host,
-        "server.port": endpoint.port,
-        "http.response.status_code": status,
-        "http.request.resend_count": resent or None,
-        "tonnage.role": endpoint.spec.role,
-    }
+        return encoded_attributes({"error.type": why, "tonnage.endpoint": endpoint.id, "tonnage.adapter": facts.model})
+    if status is None and why is not None and why.isdigit():
+        status = int(why)
+    return _call_labels(path, endpoint.id, endpoint.host, endpoint.port, endpoint.spec.role, status, why)
+
+
+@lru_cache(maxsize=1024)
+def _call_labels(
+    path: str, endpoint: str, host: str, port: int, role: str, status: int | None, why: str | None
+) -> bytes:
+    return encoded_attributes(
+        {
+            "http.request.method": "POST",
+            "url.path": path,
+            "server.address": host,
+            "server.port": port,
+            "http.response.status_code": status,
+            "error.type": why,
+            "tonnage.endpoint": endpoint,
+            "tonnage.role": role,
+        }
+    )

@@ -12,7 +12,7 @@ from tonnage_core.tracing.context import RANDOM, SAMPLED, TraceContext, header, 
 from tonnage_core.tracing.otlp import encoded_span
 from tonnage_core.tracing.sampling import Sampler
 from tonnage_router.trace_exporter import TraceExporter
-from tonnage_router.trace_spans import Phase, spans_of
+from tonnage_router.trace_spans import Origin, Phase, spans_of
 
 if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
@@ -109,7 +109,7 @@ class Tracer:
             return
         tenant = exchange.tenant
         named = None if tenant is None else self._metrics.tenants.label(tenant)
-        facts = {"url.scheme": self._scheme, "tonnage.policy": self._policy, "tonnage.tenant": named}
         since_epoch_s = time.time() - time.perf_counter()
-        found = spans_of(trace, exchange, outcome, duration_s, since_epoch_s, facts)
+        origin = Origin(self._scheme, self._policy, named)
+        found = spans_of(trace, exchange, outcome, duration_s, since_epoch_s, origin)
         self.exporter.add(b"".join(map(encoded_span, found)), count)

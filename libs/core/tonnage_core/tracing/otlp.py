@@ -6,9 +6,9 @@ Field numbers are those of the schema; tests read the bytes back with the genera
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from typing import NamedTuple
 
 Value = str | int | float | bool
 MAX_TEXT_BYTES = 256
@@ -23,8 +23,7 @@ class Kind(IntEnum):
     CLIENT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """One span. Ids are numbers, `parent_id` 0 for none; times are nanoseconds since the epoch."""
 
     trace_id: int
@@ -36,6 +35,8 @@ class Span:
     end_ns: int
     attributes: Mapping[str, Value | None]
     """Those of None are left out."""
+    labels: bytes = b""
+    """Further attributes, encoded: those that come again and again are encoded once."""
     error: str | None = None
     """Why it failed; None leaves the status unset."""
     state: bytes = b""
@@ -95,6 +96,11 @@ def _attribute(tag: int, name: str, value: Value) -> bytes:
     return bytes((tag, len(key) + size + 3)) + key + bytes((0x12, size + 1, kind)) + number
 
 
+def encoded_attributes(attributes: Mapping[str, Value | None]) -> bytes:
+    """Attributes of a span; those of None are left out."""
+    return b"".join([_attribute(0x4A, name, value) for name, value in attributes.items() if value is not None])
+
+
 def encoded_span(span: Span) -> bytes:
     """A span as a field of `ScopeSpans`: those of many requests may be put one after the other."""
     made = [b"\x0a\x10", span.trace_id.to_bytes(16, "big"), b"\x12\x08", span.span_id.to_bytes(8, "big")]
@@ -108,7 +114,7 @@ def encoded_span(span: Span) -> bytes:
         b"\x39" + span.start_ns.to_bytes(8, "little"),
         b"\x41" + span.end_ns.to_bytes(8, "little"),
     )
-    made += [_attribute(0x4A, name, value) for name, value in span.attributes.items() if value is not None]
+    made += (encoded_attributes(span.attributes), span.labels)
     if span.error is not None:
         made.append(_part(0x7A, _part(0x12, _text(span.error)) + b"\x18\x02"))
     return _part(0x12, b"".join(made))
