@@ -65,7 +65,11 @@ def main() -> int:
 def _data_path(settings: dict[str, Any], only: list[str]) -> dict[str, Any]:
     ports = range(FIRST_BACKEND, FIRST_BACKEND + settings["engines"])
     stub = [sys.executable, str(HERE / "engine_stub.py"), str(settings["stream_tokens"]), *map(str, ports)]
-    chosen = {name: spec for name, spec in settings["routers"].items() if not only or name in only}
+    chosen = {
+        name: spec
+        for name, spec in settings["routers"].items()
+        if name in only or not (only or spec.get("only_by_name"))
+    }
     cells: dict[str, dict[str, list[dict[str, float]]]] = {}
     missing: list[str] = []
     with tempfile.TemporaryDirectory() as directory:
@@ -139,6 +143,10 @@ def _environment(spec: dict[str, Any], ports: range, directory: str) -> dict[str
         "TONNAGE_ROUTER_ENDPOINTS": json.dumps(endpoints),
         "TONNAGE_ROUTER_ADAPTERS": json.dumps(adapters),
         "TONNAGE_ROUTER_TENANTS_FILE": str(where / "tenants.yaml"),
+        **{
+            name: value.format(collector=f"http://127.0.0.1:{ports[0]}")
+            for name, value in spec.get("environment", {}).items()
+        },
     }
 
 
