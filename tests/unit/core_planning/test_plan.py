@@ -1,5 +1,6 @@
 """Plans: the cheapest fleet that the engine model confirms, an explanation for each candidate, and ways out."""
 
+import json
 import math
 from functools import lru_cache
 from random import Random
@@ -7,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from tonnage_core.engine.batch import Batch
 from tonnage_core.parallelism import Layout
 from tonnage_core.planning.candidate import Config, Refused, Sized, size
 from tonnage_core.planning.curve import knee_of
+from tonnage_core.planning.drafting import clock_of, own_steps
 from tonnage_core.planning.emit import check_manifest
 from tonnage_core.planning.evaluate import Checked, check, load_of, rank
 from tonnage_core.planning.mixes import cheapest_mix
@@ -217,6 +220,40 @@ def test_drafts_that_are_accepted_carry_more_in_formula_and_engine_model() -> No
     assert not isinstance(first, Refused) and not isinstance(second, Refused)
     assert first.bound.point is not None and second.bound.point is not None
     assert second.bound.point.rate_rps > first.bound.point.rate_rps
+
+
+def test_a_draft_model_of_its_own_takes_memory_time_and_flags() -> None:
+    draft = {"method": "draft", "model": "Qwen/Qwen3-0.6B", "acceptance": 0.8}
+    search = ASKED["search"] | {"tp": [2]}
+    traffic = ASKED["traffic"] | {"rate_rps": 4.0}
+    asked = {"model": "Qwen/Qwen3-32B", "offers": ASKED["offers"][:1], "traffic": traffic}
+    slo = {"ttft_ms": {"p99": 1000}, "tpot_ms": {"p50": 11}}  # under what the model alone reaches
+    spec = _spec(**asked, slo=slo, search=search | {"speculation": [draft]})
+    plain, drafted = [each for each in configurations(spec, spec.offers[0]) if isinstance(each, Sized)][:2]
+    assert drafted.config.name.endswith("/draft-Qwen3-0.6B-2")
+    assert drafted.pool_tokens < 0.8 * plain.pool_tokens, "the draft's weights, and its keys and values of every token"
+    clock, target = clock_of(drafted), plain.model
+    decode = Batch(decode_rows=8, decode_context=8000, sampled_rows=8)
+    passed = Batch(decode_rows=24, decode_context=8000, sampled_rows=24)
+    own = own_steps(drafted, spec.space.speculation[0])
+    assert own is not None
+    expected = (2 * own.seconds(decode) + target.seconds(passed)) / (1 + 0.8 + 0.8**2)
+    assert clock.seconds(decode) == pytest.approx(expected)
+    assert clock.seconds(decode) < 0.6 * target.seconds(decode) and target.seconds(decode) > 0.011
+    prompt = Batch()
+    prompt.add_prefill(2000, 0, 1)
+    assert 1.01 < clock.seconds(prompt) / target.seconds(prompt) < 1.2, "the draft computes the prompt too"
+    document = make_plan(spec)
+    best = document["best"]
+    words = best["command"]
+    assert "draft-Qwen3-0.6B" in best["name"]
+    told = json.loads(words[words.index("--speculative-config") + 1])
+    assert told["num_speculative_tokens"] == int(best["name"].partition("Qwen3-0.6B-")[2][0])
+    assert (told["method"], told["model"]) == ("draft_model", "Qwen/Qwen3-0.6B")
+    assert document["candidates"][0]["speculation"]["model"] == "Qwen/Qwen3-0.6B"
+    assert best["check"]["passes"]
+    (advice,) = [each for each in document["advice"] if each["topic"] == "speculation"]
+    assert advice["text"].startswith("draft-Qwen3-0.6B at acceptance 0.8: ")
 
 
 def test_adapters_take_slots_memory_and_flags() -> None:

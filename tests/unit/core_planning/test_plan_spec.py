@@ -165,6 +165,19 @@ BAD = [
     (_put("search", "precision", value=["fp7"]), "search.precision holds 'fp7'; use auto"),
     (_put("search", "tp", value=[0]), "search.tp is 0"),
     (_put("search", "speculation", value=[{"method": "magic", "acceptance": 1}]), "method is 'magic'; use ngram"),
+    (
+        _put("search", "speculation", value=[{"method": "draft", "acceptance": 0.7}]),
+        "speculation[0].model is missing",
+    ),
+    (
+        _put("search", "speculation", value=[{"method": "draft", "acceptance": 0.7, "model": "Qwen/Qwen3-0.6B"}]),
+        "search.speculation[0].model Qwen/Qwen3-0.6B has a vocabulary of 151,936 and the model one of 128,256",
+    ),
+    (
+        _put("search", "speculation", value=[{"method": "ngram", "acceptance": 0.3, "model": "x"}]),
+        "ngram drafts from the prompt; leave the model out",
+    ),
+    (_put("engine", value="sglang"), "search.speculation is planned for vllm alone; leave it out for sglang"),
 ]
 
 

@@ -142,7 +142,8 @@ def _drafts(spec: PlanSpec, best: Checked, formulas: Steady, point: Point) -> It
             choice = draft_choice(best.ranked.sized, draft, rows, formulas.context)
             gains[label] = {"rows": round(rows, 1), "drafted": choice.drafted, "speedup": round(choice.speedup, 3)}
         text = (
-            f"{draft.method} at acceptance {draft.acceptance:g}: {gains['alone']['speedup']:.2f}x for one request, "
+            f"{draft.name} at acceptance {draft.acceptance:g}: {gains['alone']['speedup']:.2f}x for one request, "
             f"{gains['planned']['speedup']:.2f}x at {point.rows:.0f} requests; measure the acceptance on your traffic"
         )
-        yield Advice("speculation", text, {"method": draft.method, "acceptance": draft.acceptance, **gains})
+        drafts = {"method": draft.method, "model": draft.model or None, "acceptance": draft.acceptance}
+        yield Advice("speculation", text, {**drafts, **gains})

@@ -48,7 +48,7 @@ class Config:
         parts = [self.offer.gpu.name, "".join(sizes) or "tp1", self.precision, f"kv-{self.kv_dtype}"]
         parts += [f"budget-{self.batched_tokens}"] if self.batched_tokens else []
         parts += [f"seqs-{self.max_num_seqs}"] if self.max_num_seqs else []
-        parts += [f"{self.draft.method}-{self.drafted}"] if self.draft else []
+        parts += [f"{self.draft.name}-{self.drafted}"] if self.draft else []
         return "/".join(parts)
 
 
@@ -118,7 +118,7 @@ def memory_request(spec: PlanSpec, config: Config) -> MemoryRequest:
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.batched_tokens,
         adapters=Adapters(slots, rank) if slots else None,
-        speculation=Speculation(config.drafted) if config.draft else None,
+        speculation=Speculation(config.drafted, config.draft.shape) if config.draft else None,
     )
 
 

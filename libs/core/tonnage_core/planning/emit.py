@@ -1,5 +1,6 @@
 """What a plan hands over: the engine's command line and a ModelServer manifest, both held to the memory formulas."""
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from tonnage_core.models import ModelShape
 from tonnage_core.parallelism import Layout
 from tonnage_core.planning.candidate import RANKS, Sized, explicit
 from tonnage_core.planning.evaluate import Checked
-from tonnage_core.planning.spec import PlanSpec
+from tonnage_core.planning.spec import Draft, PlanSpec
 
 NAMES = {
     "vllm": {
@@ -82,10 +83,14 @@ def _vllm_extras(spec: PlanSpec, sized: Sized) -> dict[str, Any]:
         extras |= {"enable-lora": True, "max-loras": sized.adapter_slots, "max-lora-rank": rank}
         extras["max-cpu-loras"] = max(load.count, sized.adapter_slots)
     if config.draft is not None:
-        extras["speculative-config"] = (
-            f'{{"method": "{config.draft.method}", "num_speculative_tokens": {config.drafted}}}'
-        )
+        extras["speculative-config"] = json.dumps(_speculation(config.draft, config.drafted))
     return extras
+
+
+def _speculation(draft: Draft, drafted: int) -> dict[str, Any]:
+    """vLLM's `speculative_config`; it calls a model of its own `draft_model`."""
+    method = "draft_model" if draft.method == "draft" else draft.method
+    return {"method": method} | ({"model": draft.model} if draft.model else {}) | {"num_speculative_tokens": drafted}
 
 
 SERVE = {
@@ -147,8 +152,11 @@ def _slo(spec: PlanSpec) -> dict[str, dict[str, float]]:
     return found
 
 
-def check_manifest(manifest: Mapping[str, Any], shape: ModelShape, gpu: GpuSpec, longest: int) -> list[str]:
-    """What is wrong with a ModelServer's engine arguments; empty when the engine starts and holds the longest request.
+def check_manifest(
+    manifest: Mapping[str, Any], shape: ModelShape, gpu: GpuSpec, longest: int, draft: ModelShape | None = None
+) -> list[str]:
+    """What is wrong with a ModelServer's engine arguments; empty when the engine starts and holds the longest request,
+    beside the `draft` model where it has one.
 
     The arguments are read back from the manifest, so that what is emitted is what is checked: TP divides heads and
     vocabulary, max_model_len is within the model and the pool, the pool holds a sequence.
@@ -179,7 +187,7 @@ def check_manifest(manifest: Mapping[str, Any], shape: ModelShape, gpu: GpuSpec,
                 max_num_batched_tokens=given["max_num_batched_tokens"],
                 gpu_memory_utilization=given["gpu_memory_utilization"],
                 adapters=Adapters(args["max-loras"], args["max-lora-rank"]) if "max-loras" in args else None,
-                speculation=Speculation(int(drafted[1])) if drafted else None,
+                speculation=Speculation(int(drafted[1]), draft) if drafted else None,
             )
         )
     except BadInputError as error:

@@ -70,7 +70,10 @@ def _chosen(found: Found, best: Checked) -> dict[str, Any]:
     spec = found.spec
     manifest = model_server(spec, best)
     longest = min(spec.traffic.longest, best.ranked.sized.max_model_len)
-    problems = check_manifest(manifest, spec.shape, best.config.offer.gpu, longest)
+    draft = best.config.draft
+    problems = check_manifest(
+        manifest, spec.shape, best.config.offer.gpu, longest, None if draft is None else draft.shape
+    )
     return {
         "best": {
             "name": best.config.name,
@@ -128,7 +131,9 @@ def _base(config: Config) -> dict[str, Any]:
         "kv_dtype": config.kv_dtype,
         "max_num_seqs": config.max_num_seqs,
         "max_num_batched_tokens": config.batched_tokens,
-        "speculation": None if config.draft is None else {"method": config.draft.method, "tokens": config.drafted},
+        "speculation": None
+        if config.draft is None
+        else {"method": config.draft.method, "tokens": config.drafted, "model": config.draft.model or None},
     }
 
 

@@ -8,7 +8,7 @@ from tonnage_core.models.layers import Experts, LatentAttention
 from tonnage_core.parallelism import Layout
 from tonnage_core.planning.candidate import Config, Refused, Sized, size
 from tonnage_core.planning.spec import Draft, Offer, PlanSpec
-from tonnage_core.speculative import Drafter, eagle, medusa, ngram
+from tonnage_core.speculative import Drafter, draft_model, eagle, medusa, ngram
 
 NODE = 8
 """GPUs of one node: tensor parallelism stays inside."""
@@ -84,6 +84,8 @@ def drafter_of(shape: ModelShape, draft: Draft) -> Drafter:
     """What drafts for this model: an EAGLE head is one decoder layer of it."""
     if draft.method == "ngram":
         return ngram(draft.acceptance)
+    if draft.shape is not None:
+        return draft_model(draft.shape.active_parameters, draft.acceptance)
     if draft.method == "medusa":
         return medusa(shape.hidden, shape.vocab, draft.acceptance)
     ends = 2 * shape.vocab * shape.hidden

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from random import Random
 
 METRICS = ("ttft_ms", "tpot_ms", "e2e_ms")
-DRAFTERS = ("ngram", "medusa", "eagle")
+DRAFTERS = ("ngram", "draft", "medusa", "eagle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,15 @@ class Draft:
 
     method: str
     acceptance: float
+    model: str = ""
+    """The checkpoint that drafts, as the engine is told: a model of its own for `draft`, else a head's."""
+    shape: ModelShape | None = field(default=None, compare=False)
+    """Of the model of its own."""
+
+    @property
+    def name(self) -> str:
+        """Such as `eagle`, or `draft-Qwen3-0.6B`."""
+        return f"{self.method}-{self.model.rsplit('/', 1)[-1]}" if self.model else self.method
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +155,13 @@ def read_spec(document: object, find: Lookups) -> PlanSpec:
     engine_facts(engine, version)
     traffic = fields.fields("traffic")
     trace = find.trace(traffic.text("trace")) if traffic.has("trace") and find.trace is not None else None
+    shape = find.model(model)
+    space = _space(fields.fields("search"), shape, find.model) if fields.has("search") else Space()
+    if space.speculation and engine != "vllm":
+        raise PlanSpecError(f"search.speculation is planned for vllm alone; leave it out for {engine}")
     return PlanSpec(
         model=model,
-        shape=find.model(model),
+        shape=shape,
         engine=engine,
         engine_version=version,
         traffic=read_traffic(traffic, trace),
@@ -159,7 +172,7 @@ def read_spec(document: object, find: Lookups) -> PlanSpec:
         fan_out=fields.whole("fan_out", 1, 1000, 1),
         seed=fields.whole("seed", 0, 1 << 32, 0),
         link_gbps=fields.number("link_gbps", 0.01, 10_000, 50.0),
-        space=_space(fields.fields("search")) if fields.has("search") else Space(),
+        space=space,
     )
 
 
@@ -203,7 +216,7 @@ def _offers(fields: Fields, gpu: Callable[[str], GpuSpec]) -> tuple[Offer, ...]:
     return tuple(found)
 
 
-def _space(fields: Fields) -> Space:
+def _space(fields: Fields, shape: ModelShape, find: Callable[[str], ModelShape]) -> Space:
     fields.only("tp", "pp", "ep", "dp", "precision", "kv_dtype", "max_num_batched_tokens", "speculation")
     return Space(
         tp=_wholes(fields, "tp", 64),
@@ -213,7 +226,7 @@ def _space(fields: Fields) -> Space:
         precision=_words(fields, "precision", ("auto", *PRECISIONS)),
         kv_dtype=_words(fields, "kv_dtype", ("auto", "bf16", "fp8")),
         max_num_batched_tokens=_wholes(fields, "max_num_batched_tokens", 1 << 20),
-        speculation=_drafts(fields),
+        speculation=_drafts(fields, shape, find),
     )
 
 
@@ -232,16 +245,25 @@ def _words(fields: Fields, name: str, known: Sequence[str]) -> tuple[str, ...] |
     return tuple(dict.fromkeys(chosen))
 
 
-def _drafts(fields: Fields) -> tuple[Draft, ...]:
+def _drafts(fields: Fields, shape: ModelShape, find: Callable[[str], ModelShape]) -> tuple[Draft, ...]:
     if not fields.has("speculation"):
         return ()
     found = []
     for index, each in enumerate(fields.items("speculation", 8)):
         one = Fields(each, fields.path(f"speculation[{index}]"))
-        one.only("method", "acceptance")
+        one.only("method", "acceptance", "model")
         if (method := one.text("method")) not in DRAFTERS:
             raise PlanSpecError(f"{one.path('method')} is {shown(method)}; use {', '.join(DRAFTERS)}")
-        found.append(Draft(method, one.number("acceptance", 0, 1)))
+        model = one.text("model") if method == "draft" or one.has("model") else ""
+        if method == "ngram" and model:
+            raise PlanSpecError(f"{one.path('model')}: ngram drafts from the prompt; leave the model out")
+        drafts = find(model) if method == "draft" else None
+        if drafts is not None and drafts.vocab != shape.vocab:
+            raise PlanSpecError(
+                f"{one.path('model')} {model} has a vocabulary of {drafts.vocab:,} and the model one of "
+                f"{shape.vocab:,}; a draft needs the same"
+            )
+        found.append(Draft(method, one.number("acceptance", 0, 1), model, drafts))
     return tuple(found)
 
 
