@@ -9,6 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from tonnage_core.tracing.context import MAX_STATE_BYTES, TraceContext, header, read_context
 from tonnage_core.tracing.otlp import (
     MAX_TEXT_BYTES,
     Kind,
@@ -49,7 +50,7 @@ def read_value(value: Any) -> Any:
     return getattr(value, value.WhichOneof("value"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(SPANS, max_size=4), st.dictionaries(NAMES, TEXT, max_size=3))
 def test_a_request_is_read_back_as_it_was_meant(spans: list[Span], resource: dict[str, str]) -> None:
     body = encoded_request(resource, "scope", "1.0", [encoded_span(span) for span in spans])
@@ -83,6 +84,17 @@ def test_what_a_collector_did_not_take_is_read_from_its_answer(rejected: int, wh
 @given(st.binary(max_size=200))
 def test_any_answer_is_read_without_an_error(answer: bytes) -> None:
     assert rejected_spans(answer) >= 0
+
+
+@given(st.lists(st.binary(max_size=70), max_size=2), st.lists(st.binary(max_size=300), max_size=3))
+def test_any_header_is_a_context_or_none(parents: list[bytes], states: list[bytes]) -> None:
+    found = read_context(parents, states)
+    assert found is None or (found.trace_id and found.parent_id and len(found.state) <= MAX_STATE_BYTES)
+
+
+@given(st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1), st.integers(0, 255))
+def test_a_context_is_read_as_it_was_written(trace_id: int, span_id: int, flags: int) -> None:
+    assert read_context([header(trace_id, span_id, flags)], []) == TraceContext(trace_id, span_id, flags)
 
 
 def test_an_empty_answer_rejects_nothing() -> None:
