@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from tonnage_core.engine.batch import Batch
 from tonnage_core.parallelism import Layout
+from tonnage_core.planning import search
 from tonnage_core.planning.candidate import Config, Refused, Sized, size
 from tonnage_core.planning.curve import knee_of
 from tonnage_core.planning.drafting import clock_of, own_steps
@@ -220,6 +222,45 @@ def test_drafts_that_are_accepted_carry_more_in_formula_and_engine_model() -> No
     assert not isinstance(first, Refused) and not isinstance(second, Refused)
     assert first.bound.point is not None and second.bound.point is not None
     assert second.bound.point.rate_rps > first.bound.point.rate_rps
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A trial with every target at `value`, of a limit of 1,000."""
+
+    value: float
+    measured: int = 60
+
+    def broken(self, targets: Any) -> Any:
+        return targets[0] if self.value > 1000 else None
+
+    def value_ms(self, target: Any) -> float:
+        return self.value
+
+
+def test_when_the_limit_with_most_room_fails_in_full_the_next_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = _spec(slo={"ttft_ms": {"p99": 1000}})
+    sized = size(spec, Config(spec.offers[0], Layout(1)))
+    assert isinstance(sized, Sized)
+    ranked = rank(spec, sized)
+    assert not isinstance(ranked, Refused)
+    best, run = Checked(ranked, 3, "ttft_ms.p99", "why", {}), []
+
+    def short(spec: PlanSpec, each: Any, *rest: Any) -> Any:
+        return _Run({2048: 500.0, 16384: 600.0}.get(each.sized.budget, 2000.0))
+
+    def full(spec: PlanSpec, each: Any, goal: int) -> Any:
+        run.append((each.sized.budget, goal))
+        return _Run(1100.0 if each.sized.budget == 2048 else 900.0)
+
+    monkeypatch.setattr(search, "try_load", short)
+    monkeypatch.setattr(search, "try_replicas", full)
+    tuned, looked = search.tune(spec, best)
+    assert run == [(2048, 2), (16384, 2)]
+    assert (tuned.replicas, tuned.ranked.sized.budget) == (2, 16384)
+    assert tuned.reason == "a step budget of 16384 tokens meets the SLO with 2 replicas; why"
+    verdicts = {each.sized.budget: each.meets for each in looked if each.sized.budget in (2048, 16384)}
+    assert verdicts == {2048: False, 16384: True}
 
 
 def test_a_draft_model_of_its_own_takes_memory_time_and_flags() -> None:

@@ -139,7 +139,8 @@ def _worth(spec: PlanSpec, each: Ranked, checked: list[Checked]) -> bool:
 
 def tune(spec: PlanSpec, best: Checked) -> tuple[Checked, tuple[Tuning, ...]]:
     """Other batch limits for the winner, at the load of one replica fewer where there are several: one that meets the
-    SLO there saves a replica. All are looked at shortly; only the one with the most room is then run in full."""
+    SLO there saves a replica. All are looked at shortly; those that met it, the one with the most room first, are then
+    run in full until one still does."""
     if best.replicas is None or _patience_ends([best]):
         return best, ()
     goal = max(1, best.replicas - 1)
@@ -155,14 +156,17 @@ def tune(spec: PlanSpec, best: Checked) -> tuple[Checked, tuple[Tuning, ...]]:
     hopeful = [(ranked, tuning) for ranked, tuning in tried if tuning.meets]
     if not hopeful or goal == best.replicas:
         return best, looked
-    won, first = max(hopeful, key=lambda pair: _room(spec, pair[1].trial))
-    trial = try_replicas(spec, won, goal)
-    full = Tuning(won.sized, goal, trial, trial.broken(spec.call_targets) is None)
-    looked = tuple(full if tuning is first else tuning for tuning in looked)
-    if not full.meets:
-        return best, looked
-    reason = f"a step budget of {won.sized.budget} tokens meets the SLO with {goal} replicas"
-    return Checked(won, goal, best.binding, f"{reason}; {best.reason}", {**best.trials, goal: trial}), looked
+    roomiest = sorted(hopeful, key=lambda pair: _room(spec, pair[1].trial), reverse=True)
+    for number, (won, short) in enumerate(roomiest):
+        if number and spec.work.ends():
+            break
+        trial = try_replicas(spec, won, goal)
+        full = Tuning(won.sized, goal, trial, trial.broken(spec.call_targets) is None)
+        looked = tuple(full if tuning is short else tuning for tuning in looked)
+        if full.meets:
+            reason = f"a step budget of {won.sized.budget} tokens meets the SLO with {goal} replicas"
+            return Checked(won, goal, best.binding, f"{reason}; {best.reason}", {**best.trials, goal: trial}), looked
+    return best, looked
 
 
 def _room(spec: PlanSpec, trial: Trial) -> float:
