@@ -38,7 +38,13 @@ OF_THE_RUNTIMES = {
     "TORCHINDUCTOR_CACHE_DIR",
     "NVIDIA_MIG_MONITOR_DEVICES",
 }
-OF_THE_CHART = {"POD_IP", "REDIS_PASSWORD"}
+OF_THE_CHART = {
+    "POD_IP",
+    "POD_NAME",
+    "REDIS_PASSWORD",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_RESOURCE_ATTRIBUTES",
+}
 CLUSTER_SCOPED = {"APIService", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "PriorityClass"}
 Object = dict[str, Any]
 Render = Callable[..., list[Object]]
