@@ -24,11 +24,11 @@ MODULES = {
         "answers", "decide", "filters", "pickers", "profile", "residency", "scheduler", "scorers", "types",
     ),
     "tonnage_router": (
-        "access_log", "admission", "decisions", "errors", "exchange", "fleet", "gateway", "lora", "metrics",
+        "access_log", "admission", "decisions", "errors", "exchange", "fleet", "gateway", "limits", "lora", "metrics",
         "objectives", "prompt_keys", "rewriter", "shared_index", "slo_admission", "tenants",
     ),
     "tonnage_router/body": ("facts", "shapes", "splice", "sse", "usage"),
-    "tonnage_router/wire": ("answers", "client", "headers", "incoming", "pool", "upstream"),
+    "tonnage_router/wire": ("answers", "client", "headers", "heads", "incoming", "pool", "upstream"),
 }  # fmt: skip
 """What a request passes. Left out: what is rarely run, and `fair_queue`, whose generic dataclass mypyc cannot build."""
 

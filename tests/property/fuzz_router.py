@@ -1,5 +1,6 @@
 """The router's parsers and tables under arbitrary bytes: by hypothesis in every run, by coverage in `make fuzz`."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ SEEDS: dict[str, list[bytes]] = {
         b'\x07POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\n{"model":"m"}',
         b"\x03POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
         b"\x10GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\nGET /v1/models HTTP/1.0\r\nExpect: 100-continue\r\n\r\n",
+        b"\x05" + b"POST /v1/score HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}" * 3,
     ],
     "sse": [
         b'\x05data: {"choices":[{"text":"x"}]}\n\n' + USAGE + b"data: [DONE]\n\n",
@@ -77,20 +79,22 @@ def _pieces(data: bytes, size: int) -> Iterator[bytes]:
 
 
 def http(data: bytes) -> None:
-    """Any bytes from a client, cut anywhere: no exception, the same requests, nothing left in the accounts."""
+    """Any bytes from a client, cut anywhere, also where requests may begin: no exception, the same requests, nothing
+    left in the accounts."""
     heard = []
-    for size in (len(data), max(1, data[0] % 32) if data else 1):
+    stream, size = data[1:], max(1, data[0] % 32) if data else 1
+    for pieces in ([stream], _pieces(stream, size), re.split(rb"(?=POST )", stream)):
         gateway, transport = _Listening(), _Transport()
         client = ClientConnection(gateway)
         client.connection_made(cast(Any, transport))
-        for piece in _pieces(data[1:], size or 1):
-            if not transport.closed:
+        for piece in pieces:
+            if piece and not transport.closed:
                 client.data_received(piece)
         client.connection_lost(None)
         assert gateway.buffered == 0 and not gateway.active and not gateway.clients
         assert all(written.startswith(b"HTTP/1.1 ") for written in transport.written)
         heard.append(gateway.heard)
-    assert heard[0] == heard[1]
+    assert heard[0] == heard[1] == heard[2]
 
 
 def sse(data: bytes) -> None:

@@ -7,8 +7,7 @@ load, and one tenant's burst waits behind its own requests only.
 import asyncio
 import math
 import time
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tonnage_core.flow_control.drain_rate import DrainRate
 from tonnage_core.flow_control.fair_queue import FairQueue
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
     from tonnage_router.gateway import Gateway
 
-NO_TENANT = "-"
-ACTIVE_S = 10.0
+NO_TENANT: Final = "-"
+ACTIVE_S: Final = 10.0
 """A tenant that sent within this time contends with others for the pool."""
 
 
@@ -29,17 +28,17 @@ class Pool:
     def __init__(self, max_items: int) -> None:
         self.queue: FairQueue[Exchange] = FairQueue(max_items, lambda exchange: not exchange.ended)
         self.drain = DrainRate()
-        self._seen: OrderedDict[str, float] = OrderedDict()
+        self._seen: dict[str, float] = {}
+        """When each tenant sent last, oldest first."""
 
     def sent(self, tenant: str, now: float) -> None:
         """`tenant` sent a request for this pool."""
-        alone = len(self._seen) == 1 and tenant in self._seen
-        self._seen[tenant] = now
-        if alone:
-            return
-        self._seen.move_to_end(tenant)
-        while next(iter(self._seen.values())) < now - ACTIVE_S:
-            self._seen.popitem(last=False)
+        seen = self._seen
+        if len(seen) > 1 or tenant not in seen:
+            seen.pop(tenant, None)
+        seen[tenant] = now
+        while len(seen) > 1 and next(iter(seen.values())) < now - ACTIVE_S:
+            del seen[next(iter(seen))]
 
     @property
     def contended(self) -> bool:
@@ -133,10 +132,10 @@ class Admission:
 
     def has_room(self, model: str, pool: Pool) -> bool:
         """Whether some endpoint that takes the model is under its limits, which are lower while tenants contend."""
-        settings = self._gateway.settings
-        tokens, requests = settings.endpoint_prefill_tokens, settings.endpoint_requests
+        limits = self._gateway.limits
+        tokens, requests = limits.endpoint_prefill_tokens, limits.endpoint_requests
         if pool.contended:
-            tokens = min(tokens, settings.contended_prefill_tokens)
+            tokens = min(tokens, limits.contended_prefill_tokens)
         for candidate in self._gateway.eligible(model):
             if candidate.prefill_tokens < tokens and candidate.requests < requests and candidate.pressure < 1.0:
                 return True

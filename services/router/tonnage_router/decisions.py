@@ -6,7 +6,7 @@ what it works on out of the processor's cache, which cost a fifth of its CPU.
 
 from array import array
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tonnage_core.scheduling import Decision, Profile
 from tonnage_core.scheduling.decide import contributions
@@ -15,7 +15,7 @@ from tonnage_router.slo_admission import explained
 if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
 
-UNSCORED = -1
+UNSCORED: Final = -1
 """The policy asks no scorers, or there was one candidate only."""
 
 

@@ -50,6 +50,8 @@ class Endpoint:
         self.authority = f"{shown}:{self.port}".encode()
         self.request_end = b" HTTP/1.1\r\nhost: %b\r\n" % self.authority
         """What follows the target in a request to it."""
+        self.served_model, self.known_as = spec.served_model, spec.model
+        self.rank, self.api_key = spec.data_parallel_rank, spec.api_key
         self.pool = UpstreamPool(
             self.host, self.port, connect_timeout_s=settings.connect_timeout_s, idle_s=settings.upstream_idle_s
         )

@@ -27,6 +27,7 @@ from tonnage_router.disaggregation import Disaggregation
 from tonnage_router.errors import BadBodyError
 from tonnage_router.exchange import Exchange
 from tonnage_router.fleet import Endpoint, Fleet
+from tonnage_router.limits import Limits
 from tonnage_router.lora import LoraLoader
 from tonnage_router.metrics import MAX_REQUEST_KEYS, RouterMetrics
 from tonnage_router.models import ModelList
@@ -55,6 +56,7 @@ class Gateway:
 
     def __init__(self, settings: RouterSettings, metrics: RouterMetrics, access_log: AccessLog | None = None) -> None:
         self.settings = settings
+        self.limits = Limits(settings)
         self.metrics = metrics
         metrics.attach(self)
         self.profile = profile_of(settings)
@@ -102,7 +104,8 @@ class Gateway:
 
     def check_head(self, incoming: Incoming) -> None:
         """Set `incoming.error` when the head alone says that the request is not for a route, or too large."""
-        path = incoming.path = incoming.target.partition(b"?")[0]
+        target = incoming.target
+        path = incoming.path = target.partition(b"?")[0] if b"?" in target else target
         if path in shapes.PROMPTS:
             wanted = b"POST"
         elif path == MODELS:
@@ -112,13 +115,13 @@ class Gateway:
             return
         if incoming.method != wanted:
             incoming.error = (405, f"use {wanted.decode()} for {path.decode()}")
-        elif incoming.length is not None and incoming.length > self.settings.body_bytes:
-            incoming.error = (413, f"the body is larger than {self.settings.body_bytes} bytes")
+        elif incoming.length is not None and incoming.length > self.limits.body_bytes:
+            incoming.error = (413, f"the body is larger than {self.limits.body_bytes} bytes")
         elif self.tenants.enabled and (incoming.account or self._identified(incoming)) is None:
             incoming.error = (401, "send a valid key as `Authorization: Bearer <key>`")
         elif incoming.encoding not in (None, b"identity"):
             incoming.error = (415, "send the body without Content-Encoding")
-        elif incoming.length is not None and self.buffered + incoming.length > self.settings.buffered_bytes:
+        elif incoming.length is not None and self.buffered + incoming.length > self.limits.buffered_bytes:
             incoming.error = (503, "too many request bytes are buffered; try again later")
 
     def _identified(self, incoming: Incoming) -> TenantAccount | None:
@@ -255,7 +258,7 @@ class Gateway:
         metrics.predicted_prompt_tokens += exchange.prompt_tokens
         metrics.predicted_hit_tokens += decision.matched_tokens
         metrics.choice.observe(seconds)
-        if self.settings.decisions_kept:
+        if self.limits.decisions_kept:
             self._number += 1
             self.decisions.append(DecisionRecord(exchange, decision, time.time(), self._number, self.profile))
 

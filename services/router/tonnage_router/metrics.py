@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -35,13 +35,13 @@ HANDOVERS = (
     "no_params",
     "no_adapter",
 )
-MAX_KEYS = 4000
+MAX_KEYS: Final = 4000
 """Label combinations of a family that is not told by tenant or pool: a thousand endpoints by a few values."""
 MAX_POOLS = 100
 """Pools, and models, that have a name of their own in labels; the rest share `other`."""
 MAX_TENANTS = 100
-OTHER = "other"
-MAX_REQUEST_KEYS = 10_000
+OTHER: Final = "other"
+MAX_REQUEST_KEYS: Final = 10_000
 """Label combinations of requests: 100 models by 10 endpoints each by 10 statuses."""
 
 

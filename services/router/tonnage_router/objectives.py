@@ -1,6 +1,6 @@
 """Which ended requests met their SLO, which did not, and which say nothing of the service."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tonnage_core.slo import Slo, Verdict
 from tonnage_router.settings import RouterSettings
@@ -8,7 +8,7 @@ from tonnage_router.settings import RouterSettings
 if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
 
-OWN_LIMIT = "rate_limit_exceeded"
+OWN_LIMIT: Final = "rate_limit_exceeded"
 """A tenant over its own limit was told so as agreed: the service kept its word."""
 
 

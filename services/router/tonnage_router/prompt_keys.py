@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tonnage_core.errors import BadInputError
 from tonnage_core.prefix_index.block_hash import hash_bytes, seed_hash
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_BLOCKS = 2048
+MAX_BLOCKS: Final = 2048
 """Blocks of a prompt that are hashed as bytes: 1 MiB at the default block size; what follows cannot change the choice
 much."""
-MAX_EXACT_TOKENS = 1 << 17
+MAX_EXACT_TOKENS: Final = 1 << 17
 """Tokens of a prompt that are hashed as ids."""
 INLINE_CHARS = 512
 """New text encoded at once; more goes to a thread, so that no stream waits for it."""
@@ -99,7 +99,7 @@ class PromptKeys:
     # --- by bytes -----------------------------------------------------------------------------------------------------
 
     def _by_bytes(self, exchange: "Exchange") -> None:
-        facts, block = exchange.facts, self._gateway.settings.block_bytes
+        facts, block = exchange.facts, self._gateway.limits.block_bytes
         model, prompt = str(facts.model), facts.prompt
         if facts.tokens is not None:
             exchange.prompt_tokens, exchange.tokens_per_block = facts.tokens, block / 4

@@ -6,7 +6,7 @@ from tonnage_router.body import splice
 from tonnage_router.body.prefill import for_decode
 from tonnage_router.body.sse import UsageStripper
 from tonnage_router.ranks import HEADER
-from tonnage_router.wire.headers import NONE, lines
+from tonnage_router.wire.headers import NONE
 
 if TYPE_CHECKING:
     from tonnage_router.body.facts import BodyFacts
@@ -45,9 +45,9 @@ class Rewriter:
 
     def body_for(self, exchange: "Exchange", endpoint: "Endpoint") -> bytes:
         """The body under the model name the endpoint's engine knows."""
-        spec, body = endpoint.spec, exchange.body
-        if spec.served_model is not None and exchange.facts.model == spec.model:
-            body = splice.apply(body, splice.set_text(body, "model", spec.served_model))
+        body = exchange.body
+        if endpoint.served_model is not None and exchange.facts.model == endpoint.known_as:
+            body = splice.apply(body, splice.set_text(body, "model", endpoint.served_model))
         apart = exchange.gateway.disaggregation
         params = apart.params(exchange, endpoint) if apart is not None else None
         return body if params is None else for_decode(body, params)
@@ -60,7 +60,7 @@ class Rewriter:
     def header_lines(self, exchange: "Exchange", endpoint: "Endpoint") -> bytes:
         """End-to-end headers. With tenants, their keys stay here and the endpoint's own key goes instead; compressed
         answers are not asked for where usage must be read. A traced request names its own span."""
-        rank = endpoint.spec.data_parallel_rank
+        rank = endpoint.rank
         without, trace = NONE if rank is None else RANK, exchange.trace
         if trace is None:
             kept = self._kept_lines(exchange, endpoint, without)
@@ -71,11 +71,11 @@ class Rewriter:
     def _kept_lines(self, exchange: "Exchange", endpoint: "Endpoint", without: frozenset[bytes]) -> bytes:
         incoming = exchange.incoming
         if not self._keys_are_tenants:
-            return lines(incoming.headers, incoming.connection, without)
+            return incoming.lines(without)
         counts = exchange.account is not None and exchange.account.spec.counts_tokens
         own = KEY_AND_ENCODING if counts else KEY
-        kept = lines(incoming.headers, incoming.connection, without | own if without else own)
-        key = endpoint.spec.api_key
+        kept = incoming.lines(without | own if without else own)
+        key = endpoint.api_key
         return kept if key is None else b"%bauthorization: Bearer %b\r\n" % (kept, key.encode())
 
 

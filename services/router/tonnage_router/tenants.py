@@ -3,12 +3,13 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tonnage_core.flow_control.tenants import TenantAccount, TenantSpec
 
-SEEN = 4096
+SEEN: Final = 4096
 """Authorization lines whose account is remembered; only ones that are valid."""
-SEEN_BYTES = 256
+SEEN_BYTES: Final = 256
 """Length of the longest such line: padded with spaces, one key could else take as much memory as heads may have."""
 
 

@@ -1,10 +1,13 @@
 """Prompt tokens from prompt bytes, by a ratio learned from the usage that engines report for each model."""
 
-DEFAULT_BYTES_PER_TOKEN = 4.0
+from typing import Final
+
+DEFAULT_BYTES_PER_TOKEN: Final = 4.0
 """English text under a 100k-entry BPE vocabulary, until an answer's usage says better."""
-_STEP = 0.05
-_LEAST, _MOST = 0.5, 64.0
-MIN_TOKENS = 32
+_STEP: Final = 0.05
+_LEAST: Final = 0.5
+_MOST: Final = 64.0
+MIN_TOKENS: Final = 32
 """Shorter prompts teach nothing: a chat template's own tokens dominate them."""
 
 

@@ -7,15 +7,16 @@ have been sent to its endpoint, its own included, when it is spoilt.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from typing import Final
 
-ATTENTION_TOKENS = 26_624
+ATTENTION_TOKENS: Final = 26_624
 """Context at which a prompt token's attention costs as much as the rest of its computation.
 
 Llama-3.1-8B: 16 GFLOP at 640 TFLOP/s, 24 us, against 0.5 MFLOP a query-key pair at 593 TFLOP/s, 0.9 ns. Larger models
 come later to it (70B near 54,000), smaller ones sooner.
 """
 
-PATIENCE = 1_480
+PATIENCE: Final = 1_480
 """Prompt tokens that one token of an answer can wait for: 50 ms of TPOT, a decoding step of 13 ms taken off, at 40,000
 tokens a second, Llama-3.1-8B's on an H200. On a slower GPU a token of work counts for more (`Candidate.gpu_speed`).
 """

@@ -4,12 +4,13 @@
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from tonnage_core.scheduling.types import Candidate, SchedulingRequest
 
 Filter = Callable[[SchedulingRequest, list[Candidate]], list[Candidate]]
 
-LONG_PROMPT_TOKENS = 8192
+LONG_PROMPT_TOKENS: Final = 8192
 """Prompts from here on belong to `long` candidates, where there are any."""
 
 
@@ -43,7 +44,7 @@ def context_fits(request: SchedulingRequest, candidates: list[Candidate]) -> lis
 
     Prompt tokens are an estimate, so a tenth of slack is left.
     """
-    needed = request.prompt_tokens * 0.9
+    needed = int(request.prompt_tokens * 0.9)
     for c in candidates:
         if c.max_model_len is not None and c.max_model_len <= needed:
             return [c for c in candidates if c.max_model_len is None or c.max_model_len > needed] or candidates

@@ -16,7 +16,9 @@ TIE: Final = 1e-6
 LOAD_BOUND = 1.25
 """A hashed home may carry this multiple of the mean load before its keys move on (bounded-load hashing)."""
 
-HOME_REQUESTS, HOME_PROMPTS, HOME_TOKENS = 8, 2, 49_152
+HOME_REQUESTS: Final = 8
+HOME_PROMPTS: Final = 2
+HOME_TOKENS: Final = 49_152
 """When a prompt's home is taken: at most so many requests an endpoint in the mean, and work ahead at the home of at
 most so many times the prompt and so many tokens.
 

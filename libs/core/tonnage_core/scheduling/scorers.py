@@ -7,21 +7,21 @@ that the scorer has no opinion on this request: all candidates would get the sam
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from tonnage_core.scheduling.answers import PATIENCE, prompt_work
 from tonnage_core.scheduling.types import DECODE_WEIGHT, Candidate, SchedulingRequest
 
-NEUTRAL = 0.5
-KV_MARGIN = 0.2
+NEUTRAL: Final = 0.5
+KV_MARGIN: Final = 0.2
 """Share of KV blocks, the last ones, over which a candidate loses its score."""
-HELD_UP_WEIGHT = 0.125
+HELD_UP_WEIGHT: Final = 0.125
 """What a request in flight loses by a prompt token computed before its next token, against one waiting for its first.
 
 The wait of a first token is held against seconds (2 s in the usual SLO), a decoding request's against its whole answer:
 343 tokens, as Mooncake's have in the mean, at 50 ms each are 17 s.
 """
-SPOILT_TOKENS = 30_000.0
+SPOILT_TOKENS: Final = 30_000.0
 """What one more answer beyond its TPOT limit weighs, in tokens of load: it wastes what could be served instead.
 
 A Mooncake request takes 0.64 s of an H200 with Llama-3.1-8B, in which it computes 27,000 prompt tokens. In simulation
@@ -49,8 +49,7 @@ def uncached_prefix(request: SchedulingRequest, candidates: list[Candidate]) -> 
     matched, prompt = request.matched, request.prompt_tokens
     if not matched:
         return None
-    get = matched.get
-    return [float(min(get(c.slot, 0), prompt) - prompt) for c in candidates]
+    return [float(min(matched.get(c.slot, 0), prompt) - prompt) for c in candidates]
 
 
 def token_load(request: SchedulingRequest, candidates: list[Candidate]) -> Scores:
@@ -67,9 +66,10 @@ def prefill_interference(request: SchedulingRequest, candidates: list[Candidate]
     Prefill stretches every decoding step it rides in (the LLM inference guide's prefill-decode interference). So a long
     uncached prompt goes where few are decoding, and the many short ones keep away from it.
     """
-    get, prompt = request.matched.get, request.prompt_tokens
+    matched, prompt = request.matched, request.prompt_tokens
     return [
-        (min(get(c.slot, 0), prompt) - prompt) * HELD_UP_WEIGHT * c.requests / (c.gpu_speed or 1.0) for c in candidates
+        (min(matched.get(c.slot, 0), prompt) - prompt) * HELD_UP_WEIGHT * c.requests / (c.gpu_speed or 1.0)
+        for c in candidates
     ]
 
 

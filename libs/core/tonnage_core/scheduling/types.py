@@ -5,11 +5,12 @@ Token counts are integers, so that released counters return to exactly 0.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from tonnage_core.errors import TonnageError
 from tonnage_core.scheduling.answers import Answers
 
-DECODE_WEIGHT = 0.2
+DECODE_WEIGHT: Final = 0.2
 """Work that one resident context token of a decoding request still causes, in prefill tokens.
 
 Each step reads its keys and values: for Llama-3.1-8B on an H200 131,072 B at 3.6 TB/s, 36 ns, against 27 us to compute
@@ -18,7 +19,7 @@ at a random moment has half of it ahead. In simulation (benchmarks/results/2026-
 within 3 % from 0.1 to 0.6, and 4 to 9 % lower at 0.04 and at 1.
 """
 
-MIN_MATCH_TOKENS = 128
+MIN_MATCH_TOKENS: Final = 128
 """Shorter matches count as none: they save under a few milliseconds, and must not pull everybody to one endpoint."""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httptools
 
 from tonnage_router.wire.answers import answer, error_object
+from tonnage_router.wire.heads import RepeatedHead
 from tonnage_router.wire.incoming import Incoming
 
 if TYPE_CHECKING:
@@ -27,10 +28,15 @@ class ClientConnection:
     """
 
     __slots__ = (
+        "_between",
         "_gateway",
         "_head_bytes",
         "_in_head",
         "_incoming",
+        "_last",
+        "_last_head",
+        "_missing",
+        "_parsed",
         "_parser",
         "_queue",
         "_reading_paused",
@@ -49,6 +55,11 @@ class ClientConnection:
         self._incoming: Incoming | None = None
         self._in_head = True
         self._head_bytes = 0
+        self._between = True
+        self._missing = 0
+        self._last: Incoming | None = None
+        self._parsed: Incoming | None = None
+        self._last_head = RepeatedHead()
         self._refused = False
         self._reading_paused = False
         self.closing = False
@@ -91,10 +102,40 @@ class ClientConnection:
         """The client sends no more: it is taken for gone."""
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; its callbacks do the rest."""
+        """Read requests: one whose head is the last one's again without the parser, any other through it."""
         if self._refused:
             return
         self.quiet_ticks = 0
+        if self._missing:
+            data = self._take(data)
+        while data and self._between and not self._refused and self._last_head.matches(data):
+            data = self._repeat(data)
+        if data and not self._refused:
+            self._parse(data)
+
+    def _repeat(self, data: bytes) -> bytes:
+        """Begin a request whose head is known; returns what follows it."""
+        last, head = self._last, self._last_head
+        assert last is not None
+        self._between = False
+        self._missing = head.length
+        self._incoming = last.repeated(head.length)
+        self._check(self._incoming)
+        return self._take(data[head.body_at :])
+
+    def _take(self, data: bytes) -> bytes:
+        """Take what is missing of the body; returns what follows it."""
+        piece = data if len(data) <= self._missing else data[: self._missing]
+        self._missing -= len(piece)
+        if piece:
+            self.on_body(piece)
+        if not self._missing:
+            self.on_message_complete()
+        return data[len(piece) :] if len(data) > len(piece) else b""
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser; its callbacks do the rest."""
+        begins = self._between
         self._head_bytes += len(data)  # the parser keeps an unfinished header or trailer, whatever its length
         try:
             self._parser.feed_data(data)
@@ -105,8 +146,18 @@ class ClientConnection:
         if self._incoming is not None and self._head_bytes > self._gateway.settings.head_bytes and not self._refused:
             what = "head is" if self._in_head else "trailers or chunk extensions are"
             self.refuse(431, f"the request {what} too large")
+        parsed = self._parsed
+        if parsed is not None:
+            self._parsed = None
+            if begins:  # the next request may have its head
+                learnt = self._last_head.learn(data, parsed.body_size)
+                self._last = parsed.repeated(0) if learnt else None
 
     # --- parser callbacks -------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """The parser is inside a request from here on."""
+        self._between = False
 
     def on_url(self, url: bytes) -> None:
         """A request begins."""
@@ -137,6 +188,11 @@ class ClientConnection:
         if problem is not None:
             self.refuse(400, problem)
             return
+        self._check(incoming)
+        self._parsed = incoming if incoming.repeatable else None
+
+    def _check(self, incoming: Incoming) -> None:
+        """Hold a head against limits and routes before its body is read."""
         self._gateway.check_head(incoming)
         if incoming.error is not None and incoming.error[0] in (401, 413, 503):
             self.refuse(*incoming.error)
@@ -154,20 +210,20 @@ class ClientConnection:
             return
         if incoming.error is not None:
             incoming.head_size += len(piece)
-            if incoming.head_size > gateway.settings.body_bytes:
+            if incoming.head_size > gateway.limits.body_bytes:
                 self.refuse(*incoming.error)
             return
         incoming.take_body(piece)
         gateway.buffered += len(piece)
-        if incoming.body_size > gateway.settings.body_bytes:
-            self.refuse(413, f"the body is larger than {gateway.settings.body_bytes} bytes")
-        elif gateway.buffered > gateway.settings.buffered_bytes:
+        if incoming.body_size > gateway.limits.body_bytes:
+            self.refuse(413, f"the body is larger than {gateway.limits.body_bytes} bytes")
+        elif gateway.buffered > gateway.limits.buffered_bytes:
             self.refuse(503, "too many request bytes are buffered; try again later")
 
     def on_message_complete(self) -> None:
         """Hand the request on, or queue it behind the one being answered."""
         incoming = self._incoming
-        self._in_head = True
+        self._in_head = self._between = True
         if incoming is None or self._refused:
             return
         self._incoming = None

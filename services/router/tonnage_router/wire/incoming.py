@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from tonnage_router.wire.headers import Header
+from tonnage_router.wire.headers import Header, lines
 
 if TYPE_CHECKING:
     from tonnage_core.flow_control.tenants import TenantAccount
@@ -12,6 +12,7 @@ class Incoming:
     """A request head and, once complete, its body. `error` is the status the router answers instead of routing."""
 
     __slots__ = (
+        "_rendered",
         "account",
         "authorization",
         "body",
@@ -61,6 +62,44 @@ class Incoming:
         self.body_size = 0
         self.body = b""
         self.error: tuple[int, str] | None = None
+        self._rendered: dict[frozenset[bytes], bytes] | None = None
+
+    def repeated(self, length: int) -> "Incoming":
+        """A request with the same head but for the Content-Length, its body still to come."""
+        again = Incoming(self.target)
+        again.path = self.path
+        again.method = self.method
+        again.headers = self.headers
+        again.head_size = self.head_size
+        again.hosts = self.hosts
+        again.connection = self.connection
+        again.length = length
+        again.encoding = self.encoding
+        again.explain = self.explain
+        again.authorization = self.authorization
+        again.deadline_ms = self.deadline_ms
+        again.session = self.session
+        again.request_id = self.request_id
+        if self._rendered is None:
+            self._rendered = {}
+        again._rendered = self._rendered
+        return again
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether another request of the connection may have this head: it passed, told the body's length, and ends
+        nothing."""
+        told = self.length is not None and self.transfer is None
+        return told and self.keep_alive and self.version_11 and not self.expects and self.error is None
+
+    def lines(self, without: frozenset[bytes]) -> bytes:
+        """End-to-end header lines, without those named (in lower case) in `without`."""
+        if self._rendered is None:
+            return lines(self.headers, self.connection, without)
+        found = self._rendered.get(without)
+        if found is None:
+            found = self._rendered[without] = lines(self.headers, self.connection, without)
+        return found
 
     def take_header(self, name: bytes, value: bytes) -> None:
         """Keep a header for upstream, or note it where it ends at this hop or routing reads it."""

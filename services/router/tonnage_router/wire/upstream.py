@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 import httptools
 
 from tonnage_router.wire.headers import EVENT_CHUNK_END, HOP_BY_HOP, Header, lines
+from tonnage_router.wire.heads import FIELD, RepeatedHead
 
 if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
@@ -30,10 +31,14 @@ class UpstreamConnection:
         "_connection",
         "_head_done",
         "_keep_alive",
+        "_last_head",
+        "_lines_after",
+        "_lines_before",
         "_parser",
         "_pieces",
         "_pool",
         "_reason",
+        "_repeated",
         "_unread",
         "answered",
         "event_stream",
@@ -57,6 +62,10 @@ class UpstreamConnection:
         self.transport: asyncio.Transport
         self.reused = False
         self.idle_since = 0.0
+        self.headers: list[Header] = []
+        self._last_head = RepeatedHead()
+        self._lines_before = b""
+        self._lines_after = b""
         self._reset()
 
     def _reset(self) -> None:
@@ -72,7 +81,8 @@ class UpstreamConnection:
         self.event_stream = False
         self.status = 0
         self.length: bytes | None = None
-        self.headers: list[Header] = []
+        self.headers.clear()
+        self._repeated = False
         self.quiet_ticks = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -98,7 +108,10 @@ class UpstreamConnection:
             self.transport.abort()
             return
         self.quiet_ticks = 0
-        self.answered = True
+        begins, self.answered = not self.answered, True
+        if begins and self._repeats(data):
+            self._done(exchange, data[self._last_head.body_at :])
+            return
         if self._between_chunks and _one_chunk(data) and exchange.pass_chunk(data):
             return
         self._unread += len(data)  # the parser keeps an unfinished header or trailer, whatever its length
@@ -121,11 +134,37 @@ class UpstreamConnection:
             self._between_chunks = False  # inside a chunk's framing: its body may look like a chunk
             return
         if self._complete:
+            if begins:
+                self._learn(data, len(piece))
             self._done(exchange, piece)
         else:
             # The body ends in a line's end, so what follows it ends the chunk: the parser stands at a border.
             self._between_chunks = self._chunked and data.endswith(EVENT_CHUNK_END) and piece.endswith(b"\n\n")
             exchange.piece(self, piece, False)
+
+    def _repeats(self, data: bytes) -> bool:
+        """Whether `data` is a whole answer whose head is the last one's again; then it is parsed by that."""
+        head = self._last_head
+        if not head.matches(data) or len(data) != head.body_at + head.length:
+            return False
+        self._head_done = self._complete = self._keep_alive = self._repeated = True
+        self.status = 200
+        self.length = head.digits
+        return True
+
+    def _learn(self, data: bytes, body_bytes: int) -> None:
+        """`data` was a whole answer: the next one may have its head."""
+        length = self.length
+        usual = self.status == 200 and self._reason == b"OK" and self._keep_alive and not self.event_stream
+        if length is None or not usual or self._chunked or not self._last_head.learn(data, body_bytes):
+            self._last_head.forget()
+            return
+        rendered = b"\r\n" + lines(self.headers, self._connection)
+        at = rendered.lower().find(FIELD) + len(FIELD)
+        if at < len(FIELD) or not rendered.startswith(length, at):
+            self._last_head.forget()
+            return
+        self._lines_before, self._lines_after = rendered[2:at], rendered[at + len(length) :]
 
     def _done(self, exchange: "Exchange", piece: bytes) -> None:
         """The answer is whole: free the connection first, so that the next request can have it."""
@@ -190,6 +229,8 @@ class UpstreamConnection:
 
     def head(self, extra: bytes) -> bytes:
         """Status line and end-to-end header lines for the client, without framing; `extra` lines are added."""
+        if self._repeated and self.length is not None:
+            return OK + self._lines_before + self.length + self._lines_after + extra
         first = (
             OK if self.status == 200 and self._reason == b"OK" else b"HTTP/1.1 %d %b\r\n" % (self.status, self._reason)
         )
