@@ -109,13 +109,15 @@ def stage() -> Iterator[Stage]:
 @contextlib.contextmanager
 def _planner(world: World, endpoints: Sequence[EndpointSettings], more: Mapping[str, Any]) -> Iterator[Served]:
     ports = Ports(StaticEndpoints(endpoints), world, SystemClock(), CollectorRegistry(), poster=world)
-    app = build_app(PlannerSettings(**{"scrape_interval_s": 2.0} | dict(more)), ports)
+    settings = PlannerSettings(**{"scrape_interval_s": 2.0} | dict(more))
+    app = build_app(settings, ports)
     sock = bind("127.0.0.1", 0)
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(app, sock, drain_timeout_s=1, stop=stop),))
+    serving = serve(app, sock, drain_timeout_s=1, stop=stop, tls=settings.tls)
+    thread = threading.Thread(target=loop.run_until_complete, args=(serving,))
     thread.start()
     try:
-        yield Served(f"http://127.0.0.1:{sock.getsockname()[1]}", world)
+        yield Served(f"http{'s' if settings.tls else ''}://127.0.0.1:{sock.getsockname()[1]}", world)
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(30)
@@ -135,7 +137,9 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture
 def page(chromium: Browser) -> Iterator[Page]:
     """A page whose every script error fails the test."""
-    context = chromium.new_context(viewport={"width": 1440, "height": 1000}, color_scheme="dark")
+    context = chromium.new_context(
+        viewport={"width": 1440, "height": 1000}, color_scheme="dark", ignore_https_errors=True
+    )
     context.set_default_timeout(WAIT_MS)
     opened = context.new_page()
     wrong: list[str] = []

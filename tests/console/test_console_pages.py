@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
@@ -215,10 +216,18 @@ def test_a_page_that_could_not_be_loaded_comes_once_the_planner_answers(page: Pa
     expect(page.get_by_text("No router is configured")).to_be_visible()
 
 
-def test_acting_needs_the_token_and_reading_does_not(page: Page, stage: Stage) -> None:
+def test_acting_needs_the_token_and_reading_does_not_and_all_of_it_goes_by_https(
+    page: Page, stage: Stage, tmp_path: Path
+) -> None:
     world, listed = big_world(3)
     sha256 = hashlib.sha256(TOKEN.encode()).hexdigest()
-    served = stage(world, listed, router_url=ROUTER, action_token_sha256=sha256)
+    shown = trustme.CA().issue_cert("127.0.0.1")
+    shown.cert_chain_pems[0].write_to_path(str(tmp_path / "tls.crt"))
+    shown.private_key_pem.write_to_path(str(tmp_path / "tls.key"))
+    pair = {"tls_cert_file": tmp_path / "tls.crt", "tls_key_file": tmp_path / "tls.key"}
+    served = stage(world, listed, router_url=ROUTER, action_token_sha256=sha256, **pair)
+    asked: set[str] = set()
+    page.on("request", lambda request: asked.add("/".join(request.url.split("/")[:3])))
     opened(page, served, "fleet?endpoint=10.0.0.0:8000")
     page.get_by_role("button", name="Drain").click()  # without a token it asks for one
     dialog = page.get_by_role("dialog", name="Actions")
@@ -233,6 +242,11 @@ def test_acting_needs_the_token_and_reading_does_not(page: Page, stage: Stage) -
     page.get_by_role("button", name="Drain").click()
     expect(page.get_by_role("complementary", name="Endpoint")).to_contain_text("Drains: 1 router told.")
     assert world.posts == [f"{ROUTER}/admin/endpoints/10.0.0.0%3A8000/drain"]
+    assert served.url.startswith("https://")
+    assert asked == {served.url}
+    assert page.context.cookies() == []
+    assert TOKEN not in page.content() + page.url
+    page.context.close()  # its connections end before the planner, which waits for the last word of each
 
 
 def test_a_plan_behind_an_access_file_asks_for_a_token_and_goes_on_with_it(

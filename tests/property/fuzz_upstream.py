@@ -39,6 +39,7 @@ SEEDS: dict[str, list[bytes]] = {
         + b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         + b'9;x="y"\r\ndata: x\n\n\r\n00A\r\ndata: xy\n\n\r\n0\r\nTrailer: x\r\n\r\n',
         bytes([5, WARM]) + GOOD + GOOD,
+        bytes([9, OLD_CLIENT]) + b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
         bytes([63, OLD_CLIENT]) + b"HTTP/1.0 200\r\n\r\nuntil the end",
         bytes([1, 0]) + b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + GOOD,
         bytes([1, RESET]) + b"HTTP/1.1 404 Not Found\r\nConnection: close, x-a\r\nX-A: 1\r\nContent-Length: 1\r\n\r\n1",

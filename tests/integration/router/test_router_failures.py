@@ -180,6 +180,22 @@ async def test_an_engine_that_dies_in_a_json_answer_never_looks_whole(engines: A
         raise ConnectionResetError
 
 
+async def test_an_engine_that_dies_never_looks_whole_to_a_client_that_reads_until_the_end(
+    engines: Any, route: Any
+) -> None:
+    async def cut(call: Any) -> None:
+        call.writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n")
+        await call.writer.drain()
+        await asyncio.sleep(0.02)
+        call.writer.transport.abort()
+
+    (engine,) = await engines(script=cut)
+    client = await (await route([engine])).client()
+    client.writer.write(b"POST /v1/chat/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%b" % (len(CHAT), CHAT))
+    with pytest.raises(ConnectionResetError):  # such an answer has no other end than its connection's
+        await client.reader.read(-1)
+
+
 @pytest.mark.parametrize("body", [CHAT, STREAM])
 async def test_a_client_that_leaves_while_waiting_frees_the_engine_at_once(
     body: bytes, engines: Any, route: Any

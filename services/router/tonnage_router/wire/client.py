@@ -2,8 +2,9 @@
 
 import asyncio
 import socket
+import struct
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import httptools
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 UPGRADE = "protocol upgrades are not supported: send the request without an Upgrade header"
+RESET: Final = struct.pack("ii", 1, 0)
+"""Linger for no time: closing drops what is unsent and resets the connection."""
 PIPELINED = 16
 """Requests read ahead of the one being answered, before reading pauses."""
 
@@ -289,7 +292,10 @@ class ClientConnection:
         self.transport.close()
 
     def abort(self) -> None:
-        """Close at once, uncleanly."""
+        """Close at once, by a reset: without one, an answer that has no length would seem to have ended in order."""
+        sock: socket.socket | None = self.transport.get_extra_info("socket")
+        if sock is not None and not self.transport.is_closing():
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self.transport.abort()
 
 
