@@ -1,6 +1,7 @@
 """Bearer tokens between parts: hashed where they are known, read again when they change, asked for everywhere."""
 
 import hashlib
+import hmac
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from tonnage_core.errors import BadInputError
 from tonnage_runtime import access
-from tonnage_runtime.access import KnownTokens, OwnToken
+from tonnage_runtime.access import KnownTokens, OwnToken, SharedToken
 from tonnage_runtime.http_app import build_base_app
 
 
@@ -124,3 +125,25 @@ def test_ones_own_token_is_read_again_and_never_half(known: Callable[..., Path],
     assert own.header() == "Bearer second-token"
     file.write_text("")
     assert own.header() == "Bearer second-token"
+
+
+def test_every_token_is_compared_in_constant_time_whichever_fits(
+    known: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[str | bytes] = []
+    truly = hmac.compare_digest
+
+    def watched(sent: Any, held: Any) -> bool:
+        compared.append(held)
+        return truly(sent, held)
+
+    monkeypatch.setattr(hmac, "compare_digest", watched)
+    (tmp_path / "shared").write_text("a\nb\nc\n")
+    hashes, shared = KnownTokens(known("a", "b", "c")), SharedToken(f"@{tmp_path / 'shared'}")
+    for sent in ("a", "c", "z"):
+        compared.clear()
+        assert hashes.admits(f"Bearer {sent}") is (sent != "z")
+        assert compared == [digest(each) for each in "abc"]
+        compared.clear()
+        assert shared.admits(sent) is (sent != "z")
+        assert compared == [b"a", b"b", b"c"]
