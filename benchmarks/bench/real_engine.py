@@ -1,8 +1,9 @@
 """The bench and the planner against a real engine: is the capacity true, do two points predict the rest?
 
-python benchmarks/bench/real_engine.py OUT.json capacity|planner --url URL --model FOLDER
+python benchmarks/bench/real_engine.py OUT.json capacity|planner --url URL --model FOLDER --engine-pid PID
 
-Each call adds one round to OUT.json and judges all rounds in it. The engine is started by the caller:
+Each call adds one round to OUT.json and judges all rounds in it. The engine is started by the caller, who names its
+first process, so that engine and clients keep to cores of their own (`engine_cores.py`):
 VLLM_CPU_KVCACHE_SPACE=1 vllm serve FOLDER --dtype float32 --max-model-len 4096 --enforce-eager --served-model-name tiny
 """
 
@@ -13,12 +14,14 @@ import itertools
 import json
 import math
 import os
+import random
 import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import yaml
+from engine_cores import settle
 from plain_client import nearest_rank, open_loop
 from tonnage_command import command
 
@@ -84,43 +87,54 @@ def capacity_round(url: str, number: int) -> dict[str, Any]:
 
 
 def planner_round(url: str, model: Path, number: int) -> dict[str, Any]:
-    """Sweeps in a row, so that each number of users meets the machine at several times; the middle of each figure; and
-    each count of these points against the others by `tonnage predict --calibrate`."""
+    """Sweeps in a row, each in an order of its own, so that each number of users meets the machine at several times and
+    after others; the middle of each figure; and each count of these points against the others by
+    `tonnage predict --calibrate`. A first short sweep warms the engine up and counts for nothing."""
     asked, load = SETTINGS["sweep"], round(os.getloadavg()[0], 1)
     with tempfile.TemporaryDirectory(prefix="real-engine-") as name:
         file, card = Path(name) / "points.csv", Path(name) / "card.json"
         card.write_text(json.dumps({"schema": "tonnage.gpu_profile/1", **SETTINGS["card"]}))
+        swept(url, model, file, -1 - number, rounds=1)
         sweeps = [swept(url, model, file, number * asked["repeats"] + repeat) for repeat in range(asked["repeats"])]
         rows = middle(sweeps)
         found = {f"{count}_points": held_out(rows, count, model, card) for count in (2, 3)}
     return {"load_average_1min": load, **found, "points": [_point(row, sweeps) for row in rows]}
 
 
-def swept(url: str, model: Path, file: Path, seed: int) -> Rows:
+def swept(url: str, model: Path, file: Path, seed: int, rounds: int = SETTINGS["sweep"]["rounds"]) -> Rows:
     """One sweep's bench points."""
     asked = SETTINGS["sweep"]
+    users = random.Random(seed).sample(asked["users"], len(asked["users"]))
     command(
         *("bench", "--url", url, "--prompt-format", "tokens", "--points", str(file), "--seed", str(seed)),
         *("--input-tokens", asked["input_tokens"], "--output-tokens", asked["output_tokens"]),
-        *("--sweep-users", ",".join(map(str, asked["users"])), "--requests", str(asked["least"])),
-        *("--requests-per-user", str(asked["rounds"]), "--catalogue-model", model.name),
+        *("--sweep-users", ",".join(map(str, users)), "--requests", str(asked["least"])),
+        *("--requests-per-user", str(rounds), "--catalogue-model", model.name),
         *("--gpu", SETTINGS["card"]["name"], "--engine", SETTINGS["engine"], "--precision", SETTINGS["precision"]),
     )
     return list(csv.DictReader(file.read_text().splitlines()))
 
 
 def middle(sweeps: list[Rows]) -> Rows:
-    """The median of each figure and length."""
-    same = [[row for rows in sweeps for row in rows if row["id"] == first["id"]] for first in sweeps[0]]
+    """The mean of the middle half of each figure and length, in the order of the sweep's users."""
+    first = sorted(sweeps[0], key=lambda row: int(row["concurrency"]))
+    same = [[row for rows in sweeps for row in rows if row["id"] == one["id"]] for one in first]
     return [
-        rows[0] | {name: str(statistics.median(float(row[name]) for row in rows)) for name in ("isl", "osl", "value")}
+        rows[0] | {name: f"{middle_half([float(row[name]) for row in rows]):.6g}" for name in ("isl", "osl", "value")}
         for rows in same
     ]
 
 
+def middle_half(values: list[float]) -> float:
+    """Mean without the lowest and the highest quarter: the machine's slow moments move it little, and it scatters less
+    than the median of as many."""
+    out = len(values) // 4
+    return statistics.fmean(sorted(values)[out : len(values) - out])
+
+
 def _point(row: dict[str, str], sweeps: list[Rows]) -> dict[str, Any]:
     seen = [float(each["value"]) for rows in sweeps for each in rows if each["id"] == row["id"]]
-    return {"users": int(row["concurrency"]), "metric": row["metric"], "median": float(row["value"]), "repeats": seen}
+    return {"users": int(row["concurrency"]), "metric": row["metric"], "middle": float(row["value"]), "repeats": seen}
 
 
 def held_out(rows: Rows, count: int, model: Path, card: Path) -> dict[str, Any]:
@@ -185,16 +199,18 @@ def main() -> None:
     parser.add_argument("part", choices=("capacity", "planner"))
     parser.add_argument("--url", required=True)
     parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--engine-pid", type=int, required=True)
     given = parser.parse_args()
     new: dict[str, Any] = {"benchmark": "bench/real_engine", "settings": SETTINGS, "capacity": [], "planner": []}
     document = json.loads(given.out.read_text()) if given.out.exists() else new
     if document["settings"] != SETTINGS:
         raise SystemExit(f"{given.out} holds rounds of other settings: name another file")
     number = len(document[given.part])
+    cores = {"cores": settle(given.engine_pid)}
     if given.part == "capacity":
-        document["capacity"].append(capacity_round(given.url, number))
+        document["capacity"].append(cores | capacity_round(given.url, number))
     else:
-        document["planner"].append(planner_round(given.url, given.model, number))
+        document["planner"].append(cores | planner_round(given.url, given.model, number))
     document["verdict"] = verdict(document)
     print(json.dumps(document["verdict"], indent=1))
     given.out.write_text(json.dumps(document, indent=1) + "\n")

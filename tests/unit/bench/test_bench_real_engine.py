@@ -20,7 +20,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name in ("plain_client", "tonnage_command"):
+    for name in ("engine_cores", "plain_client", "tonnage_command"):
         sys.modules.pop(name, None)
     return module
 
@@ -39,8 +39,35 @@ def test_the_load_cannot_fall_as_the_rate_rises(benchmark: ModuleType) -> None:
 
 
 def test_each_figure_is_the_middle_of_its_repeats(benchmark: ModuleType) -> None:
-    sweeps = [[{"id": "a", "isl": "10", "osl": "5", "value": str(value), "gpu": "x"}] for value in (3, 90, 4)]
-    assert benchmark.middle(sweeps) == [{"id": "a", "isl": "10.0", "osl": "5.0", "value": "4.0", "gpu": "x"}]
+    def swept(value: float, *users: int) -> list[dict[str, str]]:
+        sizes = {"isl": "10", "osl": "5", "gpu": "x"}
+        return [{"id": f"c{n}", "concurrency": str(n), "value": str(value * n), **sizes} for n in users]
+
+    sweeps = [swept(3, 8, 1), swept(90, 1, 8), swept(4, 8, 1), swept(5, 1, 8)]
+    found = benchmark.middle(sweeps)
+    assert [(row["concurrency"], row["value"]) for row in found] == [("1", "4.5"), ("8", "36")]
+    assert found[0]["isl"] == "10"
+    assert benchmark.middle_half([7.0]) == 7.0
+    assert benchmark.middle_half([1.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 900.0]) == 5.5
+
+
+def test_an_engine_and_its_clients_keep_to_cores_of_their_own(
+    benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine_cores = importlib.import_module("engine_cores")
+    names = {1: "vllm serve", 2: "VLLM::EngineCore", 3: "VLLM::Worker"}
+    cores = {0: {0, 1}, 1: {0, 1}, 2: {0, 1}, 3: {0}}
+    monkeypatch.setattr(engine_cores, "_tree", lambda process: list(names))
+    monkeypatch.setattr(engine_cores, "_title", names.__getitem__)
+    monkeypatch.setattr(engine_cores, "_cores", cores.__getitem__)
+    monkeypatch.setattr(engine_cores, "_bind", cores.__setitem__)
+    monkeypatch.setattr("os.sched_getaffinity", cores.__getitem__)
+    monkeypatch.setattr("os.sched_setaffinity", cores.__setitem__)
+    assert engine_cores.settle(1) == {"vllm 1": [1], "VLLM::EngineCore 2": [0], "VLLM::Worker 3": [0]}
+    assert cores[0] == {1}
+    cores.update({0: {0}, 3: {0}})
+    with pytest.raises(SystemExit, match="no VLLM::Worker that is bound"):
+        engine_cores.settle(1)
 
 
 async def test_the_plain_client_tells_what_the_server_did(benchmark: ModuleType) -> None:
