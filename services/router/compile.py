@@ -23,6 +23,7 @@ MODULES = {
     "tonnage_core/scheduling": (
         "answers", "decide", "filters", "pickers", "profile", "residency", "scheduler", "scorers", "types",
     ),
+    "tonnage_core/tracing": ("otlp",),
     "tonnage_router": (
         "access_log", "admission", "decisions", "errors", "exchange", "fleet", "gateway", "limits", "lora", "metrics",
         "objectives", "prompt_keys", "rewriter", "shared_index", "slo_admission", "tenants",
