@@ -1,6 +1,8 @@
 """Loading under tensor parallelism on the CPU device: each rank its part, each byte read once, every chunk checked."""
 
 import json
+import mmap
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 import tonnage_coldstart
-from tonnage_coldstart.errors import ContentMismatchError
+from tonnage_coldstart.errors import ContentMismatchError, SourceError
 from tonnage_coldstart.loader.loading import LoadOptions
 from tonnage_coldstart.manifest import dump_manifest, parse_manifest
 from tonnage_core.coldstart.shard_plan import ShardError
@@ -100,3 +102,14 @@ def test_a_width_the_model_cannot_be_cut_to_is_refused_before_anything_is_read(m
         tonnage_coldstart.load(model, "cpu", tp_rank=0, tp_size=5)
     with pytest.raises(ShardError, match="rank 2 of 2"):
         tonnage_coldstart.load(model, "cpu", tp_rank=2, tp_size=2)
+
+
+def test_a_file_cut_short_before_it_is_mapped_is_one_clear_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(descriptor: int, *given: int, **named: int) -> mmap.mmap:
+        os.truncate(f"/proc/self/fd/{descriptor}", 16)
+        return truly(descriptor, *given, **named)
+
+    truly = mmap.mmap
+    monkeypatch.setattr(mmap, "mmap", cut)
+    with pytest.raises(SourceError, match=r"safetensors: cannot be mapped: .*greater than file size"):
+        tonnage_coldstart.load(model, "cpu", LoadOptions(verify=False, threads=1), tp_rank=0, tp_size=2)

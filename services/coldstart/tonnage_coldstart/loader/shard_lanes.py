@@ -1,7 +1,8 @@
 """The readers of one tensor-parallel rank: only the bytes it keeps are read, and the chunks it checks.
 
 Rows a rank keeps of a tensor cut by columns are short runs, thousands of them: they are gathered through a mapping of
-the file, which is read by the processor alone; the device copies from the pinned slab, never from the mapping.
+the file, which is read by the processor alone; the device copies from the pinned slab, never from the mapping. A file
+that somebody cuts short while it is mapped ends the process (SIGBUS): snapshots of the cache are never written again.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from crc32c import crc32c
 
+from tonnage_coldstart.errors import SourceError
 from tonnage_coldstart.loader.lanes import Lanes, Target, compare, pieces, read_into
 from tonnage_coldstart.loader.ring import Ring, Slab
 from tonnage_coldstart.loader.weights import WeightFile, Weights
@@ -144,9 +146,16 @@ class ShardLanes(Lanes):
         with self._counting:
             found = self._maps.get(number)
             if found is None:
-                found = self._maps[number] = mmap.mmap(file.descriptor, file.size_bytes, prot=mmap.PROT_READ)
+                found = self._maps[number] = _mapped(file)
             return found
 
     def _count(self, size: int) -> None:
         with self._counting:
             self.read_bytes += size
+
+
+def _mapped(file: WeightFile) -> mmap.mmap:
+    try:
+        return mmap.mmap(file.descriptor, file.size_bytes, prot=mmap.PROT_READ)
+    except (OSError, ValueError) as error:  # shorter than when it was opened, or no memory for its pages
+        raise SourceError(file.name, f"cannot be mapped: {error}") from error
