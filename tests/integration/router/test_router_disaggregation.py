@@ -66,7 +66,9 @@ async def shared(engines: Any, route: Any, script: Any = give_kv) -> tuple[Any, 
         {"url": decode.url, "model": "m", "role": "decode"},
     ]
     router = await route([], endpoints=listed, disaggregation=[{"model": "m", "kv_bytes_per_token": 131072}])
-    router.gateway.fleet.by_id[f"127.0.0.1:{decode.port}"].candidate.decoding = 50
+    by_id = router.gateway.fleet.by_id
+    by_id[f"127.0.0.1:{both.port}"].candidate.decode_tokens = 1_000_000  # so that the first request goes elsewhere
+    by_id[f"127.0.0.1:{decode.port}"].candidate.decoding = 50
     return router, both, decode
 
 
@@ -74,7 +76,9 @@ async def test_an_endpoint_that_does_both_computes_prompts_for_decode_endpoints_
     engines: Any, route: Any
 ) -> None:
     router, both, decode = await shared(engines, route)
-    for _ in range(3):
+    assert (await router.post(BODY)).status == 200
+    router.gateway.fleet.by_id[f"127.0.0.1:{both.port}"].candidate.decode_tokens = 0
+    for _ in range(2):
         router.gateway.scheduler.index.clear_slot(1)
         assert (await router.post(BODY)).status == 200
     assert [orjson.loads(call.body)["max_tokens"] for call in both.calls] == [1, 1, 1]

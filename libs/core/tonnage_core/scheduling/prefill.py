@@ -45,8 +45,7 @@ class Link:
 
 class Lending:
     """One model's recent requests: the share of their prompt tokens whose computation apart pays, or would but for the
-    answers generated there: those end soon where no new ones come. It begins at all of them, since answers in the way
-    of long prompts cost more than an endpoint that does little for the first hundred short requests.
+    answers generated there: those end soon where no new ones come.
 
     Tokens, and neither requests nor time: rare long prompts hold an endpoint up as many short ones do, and each of
     several routers that see a part of the traffic finds the same.
@@ -59,15 +58,13 @@ class Lending:
 
     def note(self, prompt_tokens: int, *, apart: bool) -> None:
         """A request was placed; `apart` is the verdict's `pays_unshared`."""
-        if not self._all:
-            self._all = self._apart = float(prompt_tokens)
         self._all += (prompt_tokens - self._all) / MEMORY
         self._apart += (prompt_tokens * apart - self._apart) / MEMORY
 
     def kept_free(self, candidates: Collection[Candidate], tried: Collection[str]) -> list[str]:
         """Ids of the endpoints of role `both` that are to take no whole request now; none while an endpoint of role
         `decode` is not among the candidates that may still be tried."""
-        if self._apart < LENT_SHARE * self._all or all(c.role != "decode" or c.id in tried for c in candidates):
+        if self._apart <= LENT_SHARE * self._all or all(c.role != "decode" or c.id in tried for c in candidates):
             return []
         return [c.id for c in candidates if c.role == "both"]
 
