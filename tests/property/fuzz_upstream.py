@@ -39,6 +39,9 @@ SEEDS: dict[str, list[bytes]] = {
         + b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         + b'9;x="y"\r\ndata: x\n\n\r\n00A\r\ndata: xy\n\n\r\n0\r\nTrailer: x\r\n\r\n',
         bytes([5, WARM]) + GOOD + GOOD,
+        bytes([9, STREAM])
+        + b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + b"8\r\ndata: x\n\r\n",
         bytes([9, OLD_CLIENT]) + b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
         bytes([63, OLD_CLIENT]) + b"HTTP/1.0 200\r\n\r\nuntil the end",
         bytes([1, 0]) + b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + GOOD,
@@ -214,7 +217,9 @@ class _Exchanges:
         transport.after_write = client.pause_writing if self._options & SLOW else None
         silent, written = 0, len(transport.written)
         for piece in pieces:
+            unasked = connection.exchange is None
             connection.data_received(piece)
+            assert engine.left or not unasked
             if engine.left:
                 break
             silent = silent + len(piece) if len(transport.written) == written else 0
