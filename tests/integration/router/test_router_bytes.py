@@ -123,6 +123,23 @@ async def test_end_to_end_headers_pass_and_hop_by_hop_ones_do_not(engines: Any, 
     assert answer.header(b"keep-alive") is None and answer.header(b"x-gone") is None
 
 
+async def test_bytes_pass_the_same_whether_or_not_a_connections_head_came_before(engines: Any, route: Any) -> None:
+    async def echo(call: Any) -> None:
+        call.answer(call.body * 2)
+
+    (engine,) = await engines(script=echo)
+    router = await route([engine])
+    client = await router.client()
+    asked = [*BODIES.values(), *reversed(BODIES.values())]
+    for number, body in enumerate(asked):
+        extra = b"X-Turn: %d\r\n" % (number // 9)
+        again, alone = await client.post(body, extra=extra), await router.post(body, extra=extra)
+        assert again.raw == alone.raw and again.body == 2 * body
+        first, second = engine.calls[-2:]
+        assert first.head == second.head and first.body == second.body == body
+    assert router.gateway.buffered == 0
+
+
 async def test_a_compressed_answer_keeps_its_bytes_and_its_encoding(engines: Any, route: Any) -> None:
     packed = gzip.compress(b'{"ok":true}' * 50)
 
