@@ -70,6 +70,25 @@ def test_an_engine_and_its_clients_keep_to_cores_of_their_own(
         engine_cores.settle(1)
 
 
+def test_a_round_whose_points_are_refused_is_kept_and_does_not_hold(
+    benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*arguments: str) -> None:
+        raise SystemExit("the points do not fit")
+
+    monkeypatch.setattr(benchmark, "command", refuse)
+    rows = [
+        {"id": f"c{n}.{metric}", "concurrency": str(n), "metric": metric, "value": "5", "isl": "9", "osl": "9"}
+        for n in (1, 2, 4, 8)
+        for metric in ("tpot_ms", "ttft_ms")
+    ]
+    found = {f"{count}_points": benchmark.judged(rows, count, tmp_path, tmp_path / "card.json") for count in (2, 3)}
+    assert "the points do not fit" in found["2_points"]["refused"]
+    verdict = benchmark.verdict({"capacity": [], "planner": [found]})
+    assert verdict["tpot_2_points_holds"] is False
+    assert verdict["tpot_3_points"] == [None]
+
+
 async def test_the_plain_client_tells_what_the_server_did(benchmark: ModuleType) -> None:
     server = await PacedMock(Pace(tokens=5, first_s=0.2, gap_s=0.05)).serve()
     async with server:
