@@ -75,7 +75,8 @@ class Engine:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self, port: int = 0) -> None:
-        self.server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=1 << 27)
+        backlog = 1024  # a thousand connections at once are not to wait for a busy machine
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=1 << 27, backlog=backlog)
         self.port = self.server.sockets[0].getsockname()[1]
 
     def stop(self) -> None:
