@@ -1,16 +1,22 @@
 """Goodput of prefill and decode apart, where the planner's rule says it pays and where not, beside aggregated engines.
 
-`python benchmarks/router/disaggregation.py [--short] [--out FILE]`; settings in disaggregation.yaml beside it.
+`python benchmarks/router/disaggregation.py [--jobs N] [--seeds N,N] [--only WORKLOAD:RATE] [--fleets NAME,NAME]
+[--short] [--out FILE]`; settings in disaggregation.yaml beside it. Goodput counts requests within both limits, over the
+time in which requests arrived. A fleet's gain is paired: the same arrivals and lengths, seed by seed, with the 95 %
+interval of the mean difference over the seeds.
 """
 
 import argparse
 import heapq
 import json
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from random import Random
+from statistics import fmean, stdev
 from typing import Any
 
 import yaml
@@ -20,8 +26,8 @@ from tonnage_core.engine.defaults import engine_config_for
 from tonnage_core.engine.engine import Engine
 from tonnage_core.engine.step_time import step_time_for
 from tonnage_core.engine.types import EngineConfig, EngineRequest, StepResult
-from tonnage_core.scheduling import POLICIES, Candidate, Reservation, Scheduler, SchedulingRequest
-from tonnage_core.scheduling.prefill import Link, choose_prefill, judge
+from tonnage_core.scheduling import POLICIES, Candidate, Decision, Reservation, Scheduler, SchedulingRequest
+from tonnage_core.scheduling.prefill import Lending, Link, choose_prefill, judge
 from tonnage_runtime.catalogue import load_gpu, load_model
 
 HERE = Path(__file__).resolve().parent
@@ -66,8 +72,10 @@ class Host:
 class Fleet:
     """Arrivals, steps and hand-overs in the order of their times."""
 
-    def __init__(self, roles: dict[str, int], settings: dict[str, Any], config: EngineConfig, step: Any) -> None:
-        self.rng = Random(settings["seed"])
+    def __init__(
+        self, roles: dict[str, int], settings: dict[str, Any], config: EngineConfig, step: Any, ties: int
+    ) -> None:
+        self.rng = Random(ties)
         self.link = Link(**settings["link"])
         self.scheduler = Scheduler(POLICIES["prefix"], self.rng)
         self.hosts: list[Host] = []
@@ -80,7 +88,7 @@ class Fleet:
         self.pace = _pace(config, step)
         self.events: list[tuple[float, int, str, Any]] = []
         self.order = count()
-        self.apart = 0
+        self.lending = Lending()
 
     def at(self, when: float, kind: str, what: Any) -> None:
         heapq.heappush(self.events, (when, next(self.order), kind, what))
@@ -102,20 +110,30 @@ class Fleet:
 
     def route(self, request: Request, now: float) -> None:
         asked = SchedulingRequest("m", request.prompt, request.output)
-        found = self.scheduler.choose(asked, [], 0)
+        kept = self.lending.kept_free(self.scheduler.eligible("m"), ())
+        found = self.scheduler.choose(asked, [], 0, kept)
         assert found is not None
         decision, request.held = found
         request.decode = self.hosts[decision.chosen.slot]
         if decision.chosen.role == "decode":
-            prefill = choose_prefill(self.scheduler, asked, [], 0, self.rng)
-            assert prefill is not None
-            if judge(decision, request.held, prefill, request.prompt, self.link, self.pace).pays:
-                request.apart, request.prefill = True, self.hosts[prefill.chosen.slot]
-                request.held.relieve()
-                request.lent = Reservation.on(prefill.chosen, request.prompt, request.prompt)
-                self.submit(request.prefill, request, 1, now)
-                return
-        self.submit(request.decode, request, request.output, now)
+            self.judge(request, decision, asked)
+        else:
+            self.lending.note(request.prompt, apart=False)
+        if request.apart:
+            assert request.prefill is not None
+            request.held.relieve()
+            request.lent = Reservation.on(request.prefill.candidate, request.prompt, request.prompt)
+            self.submit(request.prefill, request, 1, now)
+        else:
+            self.submit(request.decode, request, request.output, now)
+
+    def judge(self, request: Request, decision: Decision, asked: SchedulingRequest) -> None:
+        prefill = choose_prefill(self.scheduler, asked, [], 0, self.rng)
+        assert prefill is not None and request.held is not None
+        request.prefill = self.hosts[prefill.chosen.slot]
+        verdict = judge(decision, request.held, prefill, request.prompt, self.link, self.pace)
+        self.lending.note(request.prompt, apart=verdict.pays_unshared)
+        request.apart = verdict.pays
 
     def submit(self, host: Host, request: Request, output: int, now: float) -> None:
         name = str(request.number)
@@ -138,7 +156,7 @@ class Fleet:
             request = host.running.get(row.request_id)
             if request is None or not row.new_tokens:
                 continue
-            if host is request.prefill and host is not request.decode:
+            if request.apart and host is request.prefill:
                 self.hand_over(host, request, now)
                 continue
             assert request.held is not None
@@ -182,60 +200,117 @@ def arrivals(workload: dict[str, Any], rate: float, number: int, block: int, see
 
 
 def figures(requests: list[Request], settings: dict[str, Any]) -> dict[str, Any]:
-    span = max(r.last for r in requests) - requests[0].arrival
+    """One run. `goodput_rps` by TPOT limit; `over_all_rps` divides by the time to the last token instead, which in a
+    run of seconds is as long as its longest answer."""
     slo = settings["slo"]
     in_time = [r for r in requests if r.ttft <= slo["ttft_s"] + slo["ttft_s_per_8k"] * r.prompt / 8192]
-    goodput = {
-        str(limit): round(sum(r.tpot * 1e3 <= limit for r in in_time) / span, 3) for limit in settings["tpot_slos_ms"]
-    }
+    good = {str(limit): sum(r.tpot * 1e3 <= limit for r in in_time) for limit in settings["tpot_slos_ms"]}
+    arriving, whole = requests[-1].arrival, max(r.last for r in requests)
     return {
-        "goodput_rps_by_tpot_slo_ms": goodput,
+        "goodput_rps": {limit: number / arriving for limit, number in good.items()},
+        "over_all_rps": {limit: number / whole for limit, number in good.items()},
+        "attained": {limit: number / len(requests) for limit, number in good.items()},
         "ttft_ms": _spread([r.ttft * 1e3 for r in requests]),
         "tpot_ms": _spread([r.tpot * 1e3 for r in requests]),
-        "apart_share": round(sum(r.apart for r in requests) / len(requests), 3),
+        "apart_share": sum(r.apart for r in requests) / len(requests),
     }
 
 
 def _spread(values: list[float]) -> dict[str, float]:
     ordered = sorted(values)
     at = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-    return {name: round(ordered[int(share * (len(ordered) - 1))], 2) for name, share in at.items()}
+    return {name: ordered[int(share * (len(ordered) - 1))] for name, share in at.items()}
 
 
-def measure(settings: dict[str, Any], number: int, only: str) -> list[dict[str, Any]]:
+def run(settings: dict[str, Any], cell: tuple[str, float], fleet: str, seed: int, share: float) -> dict[str, Any]:
+    """One fleet under one seed's arrivals."""
     shape, gpu = load_model(settings["model"]), load_gpu(settings["gpu"])
     config = engine_config_for(shape, gpu, block_size=settings["block_size"])
-    step, rows = step_time_for(shape, gpu), []
+    workload = settings["workloads"][cell[0]]
+    config = replace(config, max_num_seqs=workload.get("max_num_seqs", config.max_num_seqs))
+    requests = arrivals(workload, cell[1], round(workload["requests"] * share), settings["block_size"], seed)
+    if fleet.endswith("_again"):
+        rng = Random(seed + 1)
+        for request in requests[:-1]:
+            request.arrival += rng.uniform(0, settings["jitter_s"])
+    Fleet(settings["fleets"][fleet], settings, config, step_time_for(shape, gpu), seed).run(requests)
+    return figures(requests, settings)
+
+
+def mean(runs: list[Any]) -> Any:
+    """The mean over runs of a tree of numbers."""
+    if isinstance(runs[0], dict):
+        return {name: mean([each[name] for each in runs]) for name in runs[0]}
+    return round(fmean(runs), 4)
+
+
+def gain(runs: list[dict[str, Any]], base: list[dict[str, Any]], limit: str, t95: float) -> dict[str, Any]:
+    """Goodput beside the baseline's, paired by seed. `lost`: the whole 95 % interval is below nothing."""
+    mine, other = ([each["goodput_rps"][limit] for each in side] for side in (runs, base))
+    differences = [a - b for a, b in zip(mine, other, strict=True)]
+    half = t95 * stdev(differences) / len(differences) ** 0.5
+    return {
+        "rps": round(fmean(differences), 4),
+        "ci95_rps": round(half, 4),
+        "ratio": round(fmean(mine) / fmean(other), 4) if any(other) else None,
+        "lost": fmean(differences) + half < 0,
+        "by_seed_rps": [round(each, 4) for each in differences],
+    }
+
+
+def cells(settings: dict[str, Any], only: str) -> Iterator[tuple[str, float]]:
     for name, workload in settings["workloads"].items():
-        for rate in workload["rates"]:
-            if only not in ("", f"{name}:{rate}"):
-                continue
-            for fleet, roles in settings["fleets"].items():
-                requests = arrivals(workload, rate, number, settings["block_size"], settings["seed"])
-                Fleet(roles, settings, config, step).run(requests)
-                row = {"workload": name, "rate_rps": rate, "fleet": fleet, **figures(requests, settings)}
+        yield from ((name, rate) for rate in workload["rates"] if only in ("", f"{name}:{rate}"))
+
+
+def measure(settings: dict[str, Any], share: float, only: str, jobs: int) -> list[dict[str, Any]]:
+    fleets, rows = list(settings["fleets"]), []
+    with ProcessPoolExecutor(jobs) as pool:
+        pending = [
+            (cell, {f: [pool.submit(run, settings, cell, f, s, share) for s in settings["seeds"]] for f in fleets})
+            for cell in cells(settings, only)
+        ]
+        for (workload, rate), futures in pending:
+            runs = {fleet: [each.result() for each in made] for fleet, made in futures.items()}
+            for fleet, made in runs.items():
+                row = {"workload": workload, "rate_rps": rate, "fleet": fleet, **mean(made)}
+                if fleet != fleets[0]:
+                    limits = row["goodput_rps"]
+                    row["gain"] = {x: gain(made, runs[fleets[0]], x, settings["t95"]) for x in limits}
                 rows.append(row)
-                print(f"{name:6} {rate:5} {fleet:11} apart {row['apart_share']:.2f} ttft {row['ttft_ms']} "
-                      f"tpot {row['tpot_ms']} goodput {row['goodput_rps_by_tpot_slo_ms']}", flush=True)  # fmt: skip
-    baseline = next(iter(settings["fleets"]))
-    base = {(r["workload"], r["rate_rps"]): r["goodput_rps_by_tpot_slo_ms"] for r in rows if r["fleet"] == baseline}
-    for row in rows:
-        against = base[row["workload"], row["rate_rps"]]
-        found = row["goodput_rps_by_tpot_slo_ms"].items()
-        row["goodput_ratio"] = {limit: round(value / against[limit], 3) for limit, value in found if against[limit]}
+                show(row)
     return rows
+
+
+def show(row: dict[str, Any]) -> None:
+    gains = row.get("gain", {})
+    against = " ".join(
+        f"{limit}: {g['rps']:+.3f}+-{g['ci95_rps']:.3f} ({g['ratio']}){' LOST' if g['lost'] else ''}"
+        for limit, g in gains.items()
+    )
+    print(f"{row['workload']:8}{row['rate_rps']:4} {row['fleet']:17} apart {row['apart_share']:.2f} "
+          f"attained {list(row['attained'].values())} {against}", flush=True)  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--short", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seeds", default="", metavar="N,N", help="instead of the reported ones")
+    parser.add_argument("--fleets", default="", metavar="NAME,NAME", help="some of them; the first is the baseline")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default="", metavar="WORKLOAD:RATE")
     given = parser.parse_args()
     settings = yaml.safe_load((HERE / "disaggregation.yaml").read_text())
-    rows = measure(settings, settings["short_requests" if given.short else "requests"], given.only)
+    if given.seeds:
+        settings["seeds"] = [int(seed) for seed in given.seeds.split(",")]
+    if given.fleets:
+        settings["fleets"] = {name: settings["fleets"][name] for name in given.fleets.split(",")}
+    if given.short:
+        settings["seeds"] = settings["seeds"][: settings["short_seeds"]]
+    rows = measure(settings, 0.2 if given.short else 1.0, given.only, given.jobs)
     if given.out is not None:
-        document = {"schema": "tonnage.bench_disaggregation/1", "version": "0.1.0", "settings": settings, "rows": rows}
+        document = {"schema": "tonnage.bench_disaggregation/2", "version": "0.1.0", "settings": settings, "rows": rows}
         given.out.write_text(json.dumps(document, indent=1) + "\n")
     return 0
 
