@@ -1,7 +1,9 @@
-"""Engines that answer at once with fixed bytes: python engine_stub.py TOKENS PORT..."""
+"""Engines that answer at once with fixed bodies under uvicorn's heads: python engine_stub.py TOKENS PORT..."""
 
 import asyncio
 import sys
+import time
+from email.utils import formatdate
 
 import uvloop
 
@@ -10,7 +12,7 @@ EVENT = b'data: {"id":"c","object":"chat.completion.chunk","model":"mock","choic
 EVENT += b'"delta":{"content":" token"}}]}\n\n'
 CHUNK = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
 DONE = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+STREAM_HEAD = b"content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 USAGE = b'"usage":{"prompt_tokens":900,"completion_tokens":64,"total_tokens":964}'
 CHAT = b'{"id":"c","object":"chat.completion","model":"mock","choices":[{"index":0,'
 CHAT += b'"message":{"role":"assistant","content":"'
@@ -19,7 +21,24 @@ MODELS = b'{"object":"list","data":[{"id":"mock","object":"model","max_model_len
 
 
 def fixed(body: bytes) -> bytes:
-    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    return b"content-length: %d\r\ncontent-type: application/json\r\n\r\n%b" % (len(body), body)
+
+
+class Clock:
+    """An answer's first lines, made anew each second, as uvicorn does."""
+
+    second = 0
+    lines = b""
+
+    def begin(self) -> bytes:
+        now = int(time.time())
+        if now != self.second:
+            self.second = now
+            self.lines = b"HTTP/1.1 200 OK\r\ndate: %b\r\nserver: uvicorn\r\n" % formatdate(now, usegmt=True).encode()
+        return self.lines
+
+
+CLOCK = Clock()
 
 
 class Stub(asyncio.Protocol):
@@ -46,14 +65,14 @@ class Stub(asyncio.Protocol):
     def answer(self, head: bytes, body: bytes) -> None:
         write = self.transport.write  # type: ignore[attr-defined]
         if b'"stream":true' in body:
-            write(STREAM_HEAD)
+            write(CLOCK.begin() + STREAM_HEAD)
             for _ in range(TOKENS):
                 write(CHUNK)
             write(DONE)
         elif head.startswith(b"post") and b"/render" not in head.split(b"\r\n", 1)[0]:
-            write(fixed(CHAT))
+            write(CLOCK.begin() + fixed(CHAT))
         else:
-            write(fixed(MODELS))
+            write(CLOCK.begin() + fixed(MODELS))
 
 
 async def main() -> None:

@@ -1,4 +1,6 @@
-"""Closed-loop load: python load.py PORT CONCURRENCY SECONDS MODE BODY_KIB PROMPTS; prints one JSON line."""
+"""Closed-loop load: python load.py PORT CONCURRENCY SECONDS MODE BODY_KIB PROMPTS; prints one JSON line.
+
+MODE is `json`, `stream`, or `json-ids`: JSON whose every request has an `x-request-id` of its own."""
 
 import asyncio
 import json
@@ -12,6 +14,7 @@ import uvloop
 PORT, CONCURRENCY, SECONDS, MODE, KIB, PROMPTS = (
     int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4], int(sys.argv[5]), int(sys.argv[6])
 )  # fmt: skip
+NO_ID = b"0" * 32
 
 
 def request(seed: int) -> bytes:
@@ -27,7 +30,8 @@ def request(seed: int) -> bytes:
     body = json.dumps(document, separators=(",", ":")).encode()
     return (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        b"authorization: Bearer bench-key\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        b"authorization: Bearer bench-key\r\n%bcontent-length: %d\r\n\r\n%b"
+        % (b"x-request-id: %b\r\n" % NO_ID if MODE == "json-ids" else b"", len(body), body)
     )
 
 
@@ -74,7 +78,8 @@ class State:
 
     def next(self) -> bytes:
         self.count += 1
-        return self.requests[self.count % PROMPTS]
+        chosen = self.requests[self.count % PROMPTS]
+        return chosen.replace(NO_ID, b"%032x" % self.count, 1) if MODE == "json-ids" else chosen
 
 
 async def main() -> None:
