@@ -92,6 +92,14 @@ def test_any_header_is_a_context_or_none(parents: list[bytes], states: list[byte
     assert found is None or (found.trace_id and found.parent_id and len(found.state) <= MAX_STATE_BYTES)
 
 
+@given(st.lists(st.binary(max_size=300), max_size=3))
+def test_no_callers_state_spoils_the_batch_its_span_is_in(states: list[bytes]) -> None:
+    context = read_context([header(1, 2, 1)], states)
+    assert context is not None
+    span = encoded_span(Span(1, 3, 2, "a", Kind.SERVER, 0, 1, {"\udcff": "\udcff"}, state=context.state))
+    ExportTraceServiceRequest.FromString(encoded_request({"\udcff": "a"}, "scope", "1.0", [span]))
+
+
 @given(st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1), st.integers(0, 255))
 def test_a_context_is_read_as_it_was_written(trace_id: int, span_id: int, flags: int) -> None:
     assert read_context([header(trace_id, span_id, flags)], []) == TraceContext(trace_id, span_id, flags)

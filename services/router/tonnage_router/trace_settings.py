@@ -115,10 +115,11 @@ T = TypeVar("T", bound=TraceSettings)
 def with_standard(settings: T, environ: Mapping[str, str]) -> T:
     """The settings, with OpenTelemetry's standard variables for those that are not given by their own names.
 
-    Raises `SettingsError` for one that cannot be followed. They are looked at only where spans are sent.
+    Raises `SettingsError` for one that cannot be followed. They are looked at only where spans are sent; the two that
+    turn tracing off do so whoever named the collector.
     """
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER", "") == "none":
-        return settings
+        return settings.model_copy(update={"otlp_endpoint": ""})
     own = "otlp_endpoint" in settings.model_fields_set
     if not (settings.otlp_endpoint if own else environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")):
         return settings

@@ -44,6 +44,7 @@ def test_the_routers_own_settings_come_first() -> None:
 @pytest.mark.parametrize("off", [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}, {HERE: ""}])
 def test_the_standard_ways_to_turn_traces_off_hold(off: dict[str, str]) -> None:
     assert settings_from(STANDARD | off).otlp_endpoint == ""
+    assert settings_from({HERE: "http://collector:4318"} | off).otlp_endpoint == "", "whoever named the collector"
 
 
 @pytest.mark.parametrize(

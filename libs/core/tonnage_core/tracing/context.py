@@ -11,6 +11,7 @@ MAX_STATE_BYTES = 512
 """What every receiver has to be able to pass on (section 3.3.1.5)."""
 
 _HEADER = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
+_STATE = re.compile(rb"[\t\x20-\x7e]{,%d}" % MAX_STATE_BYTES)
 _VERSION_0 = b"00"
 _NO_VERSION = b"ff"
 
@@ -23,7 +24,7 @@ class TraceContext:
     parent_id: int
     flags: int
     state: bytes = b""
-    """`tracestate`, empty where it is too long to be kept."""
+    """`tracestate`, empty where it is too long to be kept, or is no text that a span can hold."""
 
     @property
     def sampled(self) -> bool:
@@ -49,7 +50,8 @@ def read_context(parents: Sequence[bytes], states: Sequence[bytes]) -> TraceCont
     if not trace or not parent:
         return None
     state = b",".join(states)
-    return TraceContext(trace, parent, int(flags, 16), state if len(state) <= MAX_STATE_BYTES else b"")
+    # One byte that is not UTF-8, and a collector refuses the whole batch that the span is in.
+    return TraceContext(trace, parent, int(flags, 16), state if _STATE.fullmatch(state) else b"")
 
 
 def header(trace_id: int, span_id: int, flags: int) -> bytes:

@@ -74,7 +74,7 @@ def _text(text: str) -> bytes:
 @lru_cache(maxsize=1024)
 def _key(name: str) -> bytes:
     """A `KeyValue`'s key, field 1: names of attributes are few."""
-    return _part(0x0A, name.encode())
+    return _part(0x0A, _text(name))
 
 
 @lru_cache(maxsize=1024)
