@@ -129,6 +129,18 @@ def test_a_client_that_leaves_within_the_body_of_a_known_head_leaves_nothing_beh
     assert gateway.buffered == 0
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_what_follows_the_last_answer_of_a_connection_is_not_processed(known: bool) -> None:
+    connection, gateway, transport = client()
+    if known:
+        connection.data_received(HEAD % (b"", b"2", b"") + b"{}")
+    before = len(gateway.heard)
+    gateway.draining = True
+    connection.data_received((HEAD % (b"", b"2", b"") + b"{}") * 3)
+    assert len(gateway.heard) == before + 1 and b"\r\nconnection: close\r\n" in transport.written[-1]
+    assert transport.ended and gateway.buffered == 0
+
+
 @pytest.mark.parametrize("digits", [b"", b"+2", b"-2", b"2 ", b" 2", b"0x2", b"2,2", b"\xb2", b"2_0", b"1" * 16])
 def test_a_length_that_is_not_plain_digits_is_the_parsers(digits: bytes) -> None:
     head = RepeatedHead()

@@ -230,6 +230,9 @@ class ClientConnection:
         if incoming is None or self._refused:
             return
         self._incoming = None
+        if self.transport.is_closing():  # the answer before said so: what follows it is not processed (RFC 9112 9.6)
+            self._gateway.unbuffer(incoming.body_size)
+            return
         incoming.finish()
         if self.exchange is None and not self._queue:
             self._gateway.handle(self, incoming)
