@@ -67,7 +67,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print("tonnage: " + " ".join(message.split()), file=sys.stderr)
+    # A file's own words may be in it: they write a line, and give the terminal no orders.
+    told = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in " ".join(message.split()))
+    print(f"tonnage: {told}", file=sys.stderr)
     return code
 
 

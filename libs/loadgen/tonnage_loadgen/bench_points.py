@@ -98,7 +98,8 @@ def points_csv(runs: Sequence[PointRun], deployment: Deployment) -> str:
     """Header and rows: TTFT, TPOT and output tokens/s of each run that is not void and has them.
 
     The times are of requests that ran while all users were busy (`all_busy`), where there are any. Tokens/s are left
-    out where less than 0.9 of the users had a request under way in the mean.
+    out where less than 0.9 of the users had a request under way in the mean; so are times of 0, of answers whose tokens
+    all came in one event.
     """
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
@@ -107,7 +108,7 @@ def points_csv(runs: Sequence[PointRun], deployment: Deployment) -> str:
         if run.document["client"]["bound"]:
             continue
         for metric, value in _metrics(run.document, run.users):
-            if value is not None:
+            if value:
                 writer.writerow(_row(run, deployment, metric, value))
     return text.getvalue()
 

@@ -70,6 +70,8 @@ def test_a_bench_point_is_of_the_time_when_all_users_were_busy() -> None:
     spec = BenchSpec(Endpoint("http://h", "m"), mix, users=2, requests=7)
     run = point_run("run", spec, found, 2)
     assert ",tpot_ms,20," in points_csv([run], Deployment("m"))
+    found["all_busy"]["tpot_ms"] = 0.0
+    assert ",tpot_ms," not in points_csv([run], Deployment("m")), "one event held every token"
     assert judged(records[:1], users=2)["all_busy"] is None, "the second user never came"
     assert "all_busy" not in judged(records)
 

@@ -77,6 +77,21 @@ def test_points_of_another_card_do_not_calibrate(tmp_path: Path, capsys: pytest.
     )
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([row(1, "tpot_ms", 0.0), row(1, "ttft_ms", 70.0)], "row p1.tpot_ms: tpot_ms is 0; a measured time or rate is"),
+        ([row(1, "tpot_ms", 7.0), row(1, "ttft_ms", 0.0)], "row p1.ttft_ms: ttft_ms is 0"),
+        ([row(1, "tpot_ms", 40.0), row(64, "tpot_ms", 8.0, id="\x1b[2J\u202eb")], "(row \\x1b[2J\\u202eb)"),
+    ],
+)
+def test_points_that_cannot_be_are_refused_in_one_line_without_orders_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: list[dict[str, Any]], message: str
+) -> None:
+    file = points(tmp_path / "points.csv", *rows)
+    assert message in refused(capsys, *BASE, "--concurrency", "8", "--calibrate", file)
+
+
 def test_a_measured_card_is_taken_from_its_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "profile.json"
     ceilings = {"hbm_read_gbps": 2000, "bf16_tflops": 500}

@@ -126,6 +126,41 @@ async def test_a_plan_uses_the_points_kept_for_its_model_and_card_and_says_so(cl
     assert told["candidates"][0]["tpot_ms"] / plain["candidates"][0]["tpot_ms"] == pytest.approx(1.5, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("precision", "version", "value", "says"),
+    [
+        ("bogus", "0.32.0", "25", "not calibrated: row z.tpot_ms: unknown dtype 'bogus'"),
+        ("", "newest", "25", "not calibrated: row z.tpot_ms: engine version 'newest' is not"),
+        ("", "0.32.0", "2500", "not calibrated: the points do not fit: tpot_ms is 2500 at 2 requests in flight"),
+        ("", "0.32.0", "0", None),
+    ],
+)
+async def test_a_kept_row_that_no_engine_has_spoils_no_answer(
+    client: httpx.AsyncClient, precision: str, version: str, value: str, says: str | None
+) -> None:
+    question = {"model": MODEL, "gpu": "L40S", "engine": "vllm:0.32.0", "isl": 512, "osl": 128, "concurrency": 8}
+    row = f"{MODEL},vllm,{{}},L40S,512,128,{{}},{{}},{{}},{{}}\n"
+    lines = [
+        "a.tpot_ms," + row.format("0.32.0", 1, "tpot_ms", 25, ""),
+        "b.tpot_ms," + row.format("0.32.0", 32, "tpot_ms", 32, ""),
+        "z.tpot_ms," + row.format(version, 2, "tpot_ms", value, precision),
+        "z.ttft_ms," + row.format(version, 2, "ttft_ms", 120, precision),
+    ]
+    text = HEAD.replace("\n", ",precision\n") + "".join(lines)
+    for _ in range(2):  # the second time they are compared with themselves
+        assert (await client.post("/v1/bench-points", content=text)).status_code == 201
+    answer = await client.post("/v1/predict/measured", json=question)
+    assert answer.status_code == 200, answer.text
+    planned = (await client.post("/v1/plan", json=PLAN, params={"wait_s": 60})).json()
+    assert planned["state"] == "done", planned["error"]
+    if says is None:
+        assert answer.json()["class"] == "calibrated"
+        assert planned["plan"]["calibration"][0]["points"] == 2
+    else:
+        assert says in answer.json()["notes"][-1]
+        assert planned["plan"]["calibration"][0]["unfit"] in answer.json()["notes"][-1]
+
+
 async def test_points_that_cannot_be_true_spoil_no_answer_and_are_named(client: httpx.AsyncClient) -> None:
     question = {"model": MODEL, "gpu": "L40S", "engine": "vllm:0.32.0", "isl": 512, "osl": 128, "concurrency": 8}
     plain = (await client.post("/v1/predict", json=question)).json()

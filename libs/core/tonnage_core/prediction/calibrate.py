@@ -11,7 +11,7 @@ from math import exp, log
 from tonnage_core.errors import BadInputError
 from tonnage_core.prediction.closed_loop import SteadyState
 from tonnage_core.prediction.coefficients import ADDED, BY_NAME, Coefficients
-from tonnage_core.prediction.fit import Noise, applied, fit, state_of
+from tonnage_core.prediction.fit import Noise, Sample, applied, fit, state_of
 from tonnage_core.prediction.intervals import Widths, calibrated_widths
 from tonnage_core.prediction.predict import Prediction, predict
 from tonnage_core.prediction.request import PredictRequest
@@ -36,7 +36,8 @@ POOR = {"tpot_ms": 0.2, "ttft_ms": 0.4}
 
 
 class UnfitError(BadInputError):
-    """Points that no set of coefficients explains: of several engines, wrongly written, or measured amid other load."""
+    """Points that no engine has, or that no set of coefficients explains: of several engines, wrongly written, or
+    measured amid other load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +86,27 @@ def calibrate(points: Sequence[Point]) -> Calibration:
         raise BadInputError(f"{len(used)} points to calibrate with; give at most {MOST_POINTS}, the nearest ones")
     if len({(point.request.engine, point.request.gpu.name) for point in used}) > 1:
         raise BadInputError("calibration points of several engines or cards; give those of one")
-    samples = [sample_of(point, None) for point in used]
+    samples = [_sample(point) for point in used]
     factors = fit(samples, BY_NAME, spread, NOISE, rounds=8)
     found = applied(samples[0].model.coefficients, factors)
     left = [
         each for point, sample in zip(used, samples, strict=True) for each in _misfits(point, state_of(sample, found))
     ]
-    for each in left:
-        if abs(each.error) > UNFIT[each.metric]:
-            raise UnfitError(
-                f"the points do not fit: {each}; measure that point again, look at the model, GPU and precision named, "
-                "or leave out points of another engine"
-            )
+    worst = max(left, key=lambda each: abs(each.error) / UNFIT[each.metric])
+    if abs(worst.error) > UNFIT[worst.metric]:
+        raise UnfitError(
+            f"the points do not fit: {worst}; measure that point again, look at the model, GPU and precision named, "
+            "or leave out points of another engine"
+        )
     return Calibration(found, tuple(used), tuple(left))
+
+
+def _sample(point: Point) -> Sample:
+    try:
+        return sample_of(point, None)
+    except BadInputError as error:
+        row = "".join(f"row {name[:80]}: " for name in point.ids[:1])
+        raise UnfitError(f"{row}{error}") from error
 
 
 def _misfits(point: Point, fitted: SteadyState) -> Iterator[Misfit]:

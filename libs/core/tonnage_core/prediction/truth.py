@@ -122,8 +122,8 @@ def points_of(rows: Sequence[tuple[TruthRow, ModelShape, GpuSpec]]) -> list[Poin
     for row, shape, gpu in rows:
         if row.excluded or row.metric not in CLOSED_LOOP or row.value is None:
             continue
-        if row.value < 0:
-            raise TruthError(f"row {row.id}: {row.metric} is {row.value:g}; a measured time or rate is not negative")
+        if row.value <= 0:
+            raise TruthError(f"row {row.id}: {row.metric} is {row.value:g}; a measured time or rate is above 0")
         key = run_of(row)
         point = found.get(key) or Point(request_of(row, shape, gpu), series=series_of(row))
         found[key] = _with(point, row.metric, row.value, row.id)
