@@ -1,6 +1,7 @@
 """`tonnage plan`: the cheapest way to serve a traffic within an SLO, and why."""
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -143,6 +144,6 @@ def _print_best(document: dict[str, Any]) -> None:
     click.echo(f"curve: {curve['why_not_full']}; knee at {curve['knee_rps']} requests/s")
     for advice in document["advice"]:
         click.echo(f"{advice['topic']}: {advice['text']}")
-    click.echo("run: " + " ".join(best["command"]))
+    click.echo("run: " + shlex.join(best["command"]))
     problems = best["check"]["problems"]
     click.echo("check: passes" if not problems else f"check: {'; '.join(problems)}")

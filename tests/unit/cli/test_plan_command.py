@@ -1,6 +1,8 @@
 """`tonnage plan`: exit codes, the document, the page, one line for bad input."""
 
 import json
+import shlex
+from html import escape
 from pathlib import Path
 from random import Random
 
@@ -53,6 +55,20 @@ def test_tables_are_shown_without_json(spec: Path, capsys: pytest.CaptureFixture
     assert "One replica" in out
     assert "run: vllm serve" in out
     assert "check: passes" in out
+
+
+def test_a_command_with_a_speculative_configuration_can_be_pasted_into_a_shell(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, drafts = tmp_path / "plan.html", "tp: [1], speculation: [{method: eagle, acceptance: 0.9}]"
+    spec.write_text(SPEC.replace("tpot_ms: {p99: 50}", "tpot_ms: {p50: 5}").replace("tp: [1]", drafts))  # not without
+    assert run(["plan", str(spec), "--html", str(page)]) == 0
+    out = capsys.readouterr().out
+    (line,) = [each.removeprefix("run: ") for each in out.splitlines() if each.startswith("run: ")]
+    words = shlex.split(line)
+    assert json.loads(words[words.index("--speculative-config") + 1])["method"] == "eagle"
+    assert escape(line) in page.read_text()
+    assert "check: eagle names no checkpoint to draft with; give search.speculation its model" in out
 
 
 def test_a_plan_that_cannot_be_met_exits_with_1_and_says_what_binds(

@@ -210,6 +210,14 @@ def test_a_size_that_does_not_divide_heads_or_vocabulary_is_refused_with_the_rea
     assert "tp 3 does not divide" in refused.reason
 
 
+def test_a_size_that_does_not_divide_the_draft_models_heads_is_refused_too() -> None:
+    draft = {"method": "draft", "model": "Qwen/Qwen2.5-7B-Instruct", "acceptance": 0.9}
+    spec = _spec(model="Qwen/Qwen2.5-72B-Instruct", search={"speculation": [draft]})
+    refused = size(spec, Config(spec.offers[0], Layout(8), draft=spec.space.speculation[0], drafted=2))
+    assert isinstance(refused, Refused)
+    assert refused.reason.startswith("tp 8 does not divide the 28 attention heads of")
+
+
 def test_drafts_that_are_accepted_carry_more_in_formula_and_engine_model() -> None:
     spec = _spec(search=ASKED["search"] | {"tp": [1], "speculation": [{"method": "eagle", "acceptance": 0.9}]})
     sized = [each for each in configurations(spec, spec.offers[0]) if isinstance(each, Sized)]

@@ -177,6 +177,10 @@ BAD = [
         _put("search", "speculation", value=[{"method": "ngram", "acceptance": 0.3, "model": "x"}]),
         "ngram drafts from the prompt; leave the model out",
     ),
+    (
+        _put("search", "speculation", value=[{"method": "eagle", "acceptance": share} for share in (0.6, 0.8)]),
+        "search.speculation[1].method: 'eagle' is given twice; keep one acceptance of it",
+    ),
     (_put("engine", value="sglang"), "search.speculation is planned for vllm alone; leave it out for sglang"),
 ]
 

@@ -115,18 +115,15 @@ def max_model_len(request: MemoryRequest) -> int:
 
 
 def check_layout(request: MemoryRequest) -> None:
-    """Parallel sizes that divide heads, vocabulary and experts."""
+    """Parallel sizes that divide heads, vocabulary and experts, a draft model's too."""
     shape, layout = request.shape, request.layout
     if layout.pp > shape.layers:
         raise RefusedError(f"pp {layout.pp} is more than the model's {shape.layers} layers; use at most {shape.layers}")
     if layout.tp == 1 and layout.ep == 1:
         return
-    for heads, what in sorted(_divisible(shape)):
-        if heads % layout.tp and not (what == "key/value heads" and layout.tp % heads == 0):
-            held = f"the {heads} {what} of {shape.name}"
-            raise RefusedError(f"tp {layout.tp} does not divide {held}; use {_choices(shape)}")
-    if _padded_vocabulary(shape) % layout.tp:
-        raise RefusedError(f"tp {layout.tp} does not divide the vocabulary of {shape.vocab:,}; use {_choices(shape)}")
+    _check_split(shape, layout.tp)
+    if request.speculation is not None and request.speculation.draft is not None:
+        _check_split(request.speculation.draft, layout.tp)
     experts = max(
         (layer.network.count for layer in shape.distinct_layers if isinstance(layer.network, Experts)), default=0
     )
@@ -134,6 +131,14 @@ def check_layout(request: MemoryRequest) -> None:
         raise RefusedError(f"ep {layout.ep}: {shape.name} has no experts; use ep 1")
     if experts and layout.ep > experts + request.redundant_experts:
         raise RefusedError(f"ep {layout.ep} is more than {experts} experts; use at most {experts}")
+
+
+def _check_split(shape: ModelShape, tp: int) -> None:
+    for heads, what in sorted(_divisible(shape)):
+        if heads % tp and not (what == "key/value heads" and tp % heads == 0):
+            raise RefusedError(f"tp {tp} does not divide the {heads} {what} of {shape.name}; use {_choices(shape)}")
+    if _padded_vocabulary(shape) % tp:
+        raise RefusedError(f"tp {tp} does not divide the vocabulary of {shape.vocab:,}; use {_choices(shape)}")
 
 
 def _padded_vocabulary(shape: ModelShape) -> int:

@@ -167,7 +167,7 @@ def check_manifest(
     given = {back[flag]: value for flag, value in args.items() if flag in back}
     tp, pp, dp = (int(given.get(name, 1)) for name in ("tp", "pp", "dp"))
     ep = tp * dp if args.get("enable-expert-parallel") else int(given.get("ep", 1))
-    drafted = re.search(r'"num_speculative_tokens": (\d+)', str(args.get("speculative-config", "")))
+    drafting = json.loads(args.get("speculative-config", "null"))
     quantised = given.get("precision") is not None and not shape.quantization.rules
     try:
         layout = Layout(tp, pp, ep, dp)
@@ -187,7 +187,7 @@ def check_manifest(
                 max_num_batched_tokens=given["max_num_batched_tokens"],
                 gpu_memory_utilization=given["gpu_memory_utilization"],
                 adapters=Adapters(args["max-loras"], args["max-lora-rank"]) if "max-loras" in args else None,
-                speculation=Speculation(int(drafted[1]), draft) if drafted else None,
+                speculation=Speculation(drafting["num_speculative_tokens"], draft) if drafting else None,
             )
         )
     except BadInputError as error:
@@ -196,6 +196,8 @@ def check_manifest(
     problems = [] if fits else [reason]
     if layout.gpus != manifest["spec"]["gpu"]["count"]:
         problems.append(f"gpu.count is {manifest['spec']['gpu']['count']}; the arguments need {layout.gpus}")
+    if drafting and "model" not in drafting and drafting["method"] != "ngram":
+        problems.append(f"{drafting['method']} names no checkpoint to draft with; give search.speculation its model")
     if given["max_model_len"] < longest:
         problems.append(f"max_model_len {given['max_model_len']:,} is below the longest request of {longest:,} tokens")
     return problems

@@ -1,5 +1,6 @@
 """The plan as one self-contained HTML page: the fleet, memory, roofline, curve, Pareto front, candidates, advice."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -200,7 +201,7 @@ def _manifest(document: Mapping[str, Any]) -> Iterator[str]:
     best = document["best"]
     if best is None:
         return
-    yield f"<h2>Run it</h2><pre>{escape(' '.join(best['command']))}</pre>"
+    yield f"<h2>Run it</h2><pre>{escape(shlex.join(best['command']))}</pre>"
     yield f"<pre>{escape(_yaml(best['model_server']))}</pre>"
     problems = best["check"]["problems"]
     yield "<p>The memory formulas accept these flags.</p>" if not problems else f"<p>{escape('; '.join(problems))}</p>"

@@ -248,7 +248,7 @@ def _words(fields: Fields, name: str, known: Sequence[str]) -> tuple[str, ...] |
 def _drafts(fields: Fields, shape: ModelShape, find: Callable[[str], ModelShape]) -> tuple[Draft, ...]:
     if not fields.has("speculation"):
         return ()
-    found = []
+    found: list[Draft] = []
     for index, each in enumerate(fields.items("speculation", 8)):
         one = Fields(each, fields.path(f"speculation[{index}]"))
         one.only("method", "acceptance", "model")
@@ -263,7 +263,10 @@ def _drafts(fields: Fields, shape: ModelShape, find: Callable[[str], ModelShape]
                 f"{one.path('model')} {model} has a vocabulary of {drafts.vocab:,} and the model one of "
                 f"{shape.vocab:,}; a draft needs the same"
             )
-        found.append(Draft(method, one.number("acceptance", 0, 1), model, drafts))
+        draft = Draft(method, one.number("acceptance", 0, 1), model, drafts)
+        if any(other.name == draft.name for other in found):
+            raise PlanSpecError(f"{one.path('method')}: {shown(draft.name)} is given twice; keep one acceptance of it")
+        found.append(draft)
     return tuple(found)
 
 
