@@ -73,9 +73,10 @@ def handover(case: Handover) -> Verdict:
 
     Beside n generating requests a prefill of p seconds costs its own user p and the others n x p, less what steps take
     along for free; elsewhere it costs its user the prefill there, the transfer, the second call and a step of decoding
-    for the last token, and nobody else anything. So it pays with long uncached prompts, busy decode endpoints and quick
-    links, and never on an idle one, nor before a prefill pool whose queue is over `MOST_WAIT` longer: whoever joins it
-    delays all that come later too. Nor where answers are generated: the few there would wait for every such prompt.
+    for the last token, and nobody else anything; the decode endpoint's own queue passes meanwhile. So it pays with long
+    uncached prompts, busy decode endpoints and quick links, and never on an idle one, nor before a prefill pool whose
+    queue is over `MOST_WAIT` longer: whoever joins it delays all that come later too. Nor where answers are generated:
+    the few there would wait for every such prompt.
     """
     step = case.free_tokens * case.prefill_s_per_token
     beside = max(step, case.uncached_decode * case.prefill_s_per_token)
@@ -84,7 +85,7 @@ def handover(case: Handover) -> Verdict:
     moved = kv_bytes(case.uncached_decode, case.kv_bytes_per_token)
     move = transfer_s(moved, case.link_gbps, case.latency_s, case.overlap)
     elsewhere = max(step, case.uncached_prefill * case.prefill_s_per_token)
-    apart = case.waiting_prefill_s + elsewhere + move + case.hop_s + step
+    apart = max(case.waiting_decode_s, case.waiting_prefill_s + elsewhere + move + case.hop_s) + step
     longer = case.waiting_prefill_s - case.waiting_decode_s
     overloaded = longer > MOST_WAIT * elsewhere
     unshared = apart < aggregated and not overloaded

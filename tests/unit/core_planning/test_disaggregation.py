@@ -65,6 +65,14 @@ def test_a_prefill_pool_that_cannot_keep_up_is_left_alone() -> None:
     assert handover(replace(late, waiting_decode_s=0.1)).pays
 
 
+def test_the_decode_endpoints_queue_is_met_either_way() -> None:
+    short = replace(CASE, prompt_tokens=300, uncached_decode=300, uncached_prefill=300, decode_rows=0)
+    for waiting in (0.0, 0.5, 5.0):
+        verdict = handover(replace(short, waiting_decode_s=waiting))
+        assert verdict.disaggregated_s >= waiting
+        assert not verdict.pays
+
+
 def test_overlap_hides_the_transfer_but_not_the_latency() -> None:
     assert transfer_s(50e9, 50, 0.002, overlap=1.0) == pytest.approx(0.002)
     assert transfer_s(50e9, 50, 0.0, overlap=0.75) == pytest.approx(0.25)
