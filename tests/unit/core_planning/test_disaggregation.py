@@ -66,7 +66,7 @@ def test_a_prefill_pool_that_cannot_keep_up_is_left_alone() -> None:
 
 
 def test_the_decode_endpoints_queue_is_met_either_way() -> None:
-    short = replace(CASE, prompt_tokens=300, uncached_decode=300, uncached_prefill=300, decode_rows=0)
+    short = replace(CASE, prompt_tokens=200, uncached_decode=200, uncached_prefill=200)
     for waiting in (0.0, 0.5, 5.0):
         verdict = handover(replace(short, waiting_decode_s=waiting))
         assert verdict.disaggregated_s >= waiting
