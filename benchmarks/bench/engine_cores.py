@@ -14,7 +14,10 @@ WORKER, SCHEDULER = "VLLM::Worker", "VLLM::EngineCore"
 def settle(engine: int) -> dict[str, list[int]]:
     """Bind the engine's scheduler to its worker's core, its other processes and this one (with all it starts) to the
     rest; returns the cores by process. Raises `SystemExit` where there is no such worker or no other core."""
-    names = {process: _title(process) for process in _tree(engine)}
+    try:
+        names = {process: _title(process) for process in _tree(engine)}
+    except (FileNotFoundError, ProcessLookupError):
+        raise SystemExit(f"process {engine} is not there, or one that it started ended just now") from None
     workers = [process for process, name in names.items() if name.startswith(WORKER)]
     inside = set().union(*(_cores(process) for process in workers))
     outside = os.sched_getaffinity(0) - inside

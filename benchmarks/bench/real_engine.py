@@ -209,6 +209,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--engine-pid", type=int, required=True)
     given = parser.parse_args()
+    if not given.out.parent.is_dir():
+        parser.error(f"{given.out.parent} is no folder: the round, minutes long, could not be kept")
     new: dict[str, Any] = {"benchmark": "bench/real_engine", "settings": SETTINGS, "capacity": [], "planner": []}
     document = json.loads(given.out.read_text()) if given.out.exists() else new
     if document["settings"] != SETTINGS:

@@ -1,6 +1,9 @@
 """The second opinion on capacities: its client tells a mock's true times, and its crossing ignores a lucky rate."""
 
 import importlib.util
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -68,6 +71,25 @@ def test_an_engine_and_its_clients_keep_to_cores_of_their_own(
     cores.update({0: {0}, 3: {0}})
     with pytest.raises(SystemExit, match="no VLLM::Worker that is bound"):
         engine_cores.settle(1)
+
+
+def test_processes_are_read_and_bound_as_the_kernel_has_them(benchmark: ModuleType) -> None:
+    engine_cores, first = importlib.import_module("engine_cores"), min(os.sched_getaffinity(0))
+    script = ["bash", "-c", "sleep 99 & echo $!; wait"]
+    with subprocess.Popen(script, stdout=subprocess.PIPE, start_new_session=True) as engine:
+        try:
+            assert engine.stdout is not None
+            child = int(engine.stdout.readline())
+            assert engine_cores._tree(engine.pid) == [engine.pid, child]
+            engine_cores._bind(child, {first})
+            assert engine_cores._cores(child) == {first}
+            assert "sleep 99" in engine_cores._title(engine.pid)
+            with pytest.raises(SystemExit, match="no VLLM::Worker that is bound"):
+                engine_cores.settle(engine.pid)
+        finally:
+            os.killpg(engine.pid, signal.SIGKILL)
+    with pytest.raises(SystemExit, match="is not there"):
+        engine_cores.settle(engine.pid)
 
 
 def test_a_round_whose_points_are_refused_is_kept_and_does_not_hold(
