@@ -1,5 +1,6 @@
 """Heads that a peer sends again pass the parser by; what is read is what the parser would have read."""
 
+import hashlib
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from tonnage_core.flow_control.tenants import TenantAccount, TenantSpec
 from tonnage_router.gateway import Gateway
 from tonnage_router.metrics import RouterMetrics
 from tonnage_router.settings import RouterSettings
+from tonnage_router.tenants import TenantKeys
 from tonnage_router.wire.client import ClientConnection
 from tonnage_router.wire.heads import LARGEST, RepeatedHead
 from tonnage_router.wire.incoming import Incoming
@@ -23,6 +26,10 @@ FIELDS = st.sampled_from(
     [b"", b"X-Session-Id: s\r\n", b"X-Session-Id: t\r\n", b"Connection: x-a\r\nX-A: 1\r\n", b"Expect: 100-continue\r\n"]
 )
 BODIES = st.sampled_from([b"", b"{}", b'{"model":"m"}', b"POST / HTTP/1.1\r\n\r\n", b"\r\n\r\n"])
+READ = (
+    "method", "target", "path", "version_11", "keep_alive", "hosts", "connection", "length", "encoding", "explain",
+    "authorization", "account", "deadline_ms", "session", "request_id", "error",
+)  # fmt: skip
 CUTS = st.lists(st.integers(0, 600), max_size=6)
 
 
@@ -60,7 +67,7 @@ class Listening(Gateway):
 
     def handle(self, client: ClientConnection, incoming: Incoming) -> None:
         lines = incoming.lines(frozenset({b"authorization"}))
-        self.heard.append((incoming.method, incoming.path, incoming.session, incoming.length, lines, incoming.body))
+        self.heard.append((lines, incoming.body, *(getattr(incoming, name) for name in READ)))
         super().handle(client, incoming)
 
 
@@ -108,7 +115,7 @@ def test_a_head_that_comes_again_passes_the_parser_by_however_its_body_is_cut() 
     for pieces in ([head + body], [head, body], [head + body[:3], body[3:5], body[5:]], [(head + body) * 2]):
         for piece in pieces:
             connection.data_received(piece)
-    assert [heard[-1] for heard in gateway.heard] == [b"{}", *[body] * 5]
+    assert [heard[1] for heard in gateway.heard] == [b"{}", *[body] * 5]
     assert len(transport.written) == 6 and gateway.buffered == 0
 
 
@@ -127,6 +134,43 @@ def test_a_client_that_leaves_within_the_body_of_a_known_head_leaves_nothing_beh
     assert gateway.buffered == 1 and not connection.idle
     connection.connection_lost(None)
     assert gateway.buffered == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Authorization: Bearer k\r\n",
+        b"X-Tonnage-Explain: 1\r\nX-Tonnage-Deadline-Ms: 5\r\n",
+        b"X-Session-Id: s\r\nX-Request-Id: r\r\nContent-Encoding: identity\r\n",
+        b"Connection: keep-alive, x-a\r\nX-A: 1\r\n",
+        b"Expect: 100-continue\r\n",
+    ],
+)
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+def test_a_head_that_comes_again_says_all_that_it_said_first(version: bytes, fields: bytes) -> None:
+    stays = b"" if version == b"1.1" or b"Connection" in fields else b"Connection: keep-alive\r\n"
+    one = HEAD.replace(b"1.1", version) % (fields + stays, b"2", b"") + b"{}"
+    connection, gateway, transport = client()
+    connection.data_received(one)
+    answers = list(transport.written)
+    connection.data_received(one)
+    assert len(gateway.heard) == 2 and gateway.heard[0] == gateway.heard[1]
+    assert transport.written == 2 * answers
+
+
+def test_a_key_that_was_taken_away_is_refused_though_its_head_is_known() -> None:
+    def tenant(name: str, key: bytes) -> TenantKeys:
+        return TenantKeys(TenantSpec(name), (hashlib.sha256(key).hexdigest(),))
+
+    connection, gateway, transport = client()
+    gateway.tenants.load([tenant("a", b"k"), tenant("other", b"o")], "other")
+    one = HEAD % (b"Authorization: Bearer k\r\n", b"2", b"") + b"{}"
+    for _ in range(2):
+        connection.data_received(one)
+        assert cast("TenantAccount", gateway.heard[-1][2 + READ.index("account")]).spec.name == "a"
+    gateway.tenants.load([tenant("other", b"o")], "other")
+    connection.data_received(one)
+    assert len(gateway.heard) == 2 and transport.written[-1].startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -195,7 +239,7 @@ def answered(connection: UpstreamConnection, pieces: list[bytes]) -> list[object
 
 
 ANSWER = b"HTTP/1.1 %b\r\nserver: e\r\n%bContent-Length: %d\r\ncontent-type: application/json\r\n\r\n%b"
-STATUSES = st.sampled_from([b"200 OK", b"200 Fine", b"404 Not Found"])
+STATUSES = st.sampled_from([b"200 OK", b"404 OK", b"200 Fine", b"404 Not Found"])
 LINES = st.sampled_from([b"", b"date: 1\r\n", b"Connection: keep-alive, x-a\r\nX-A: 1\r\n", b"Keep-Alive: 5\r\n"])
 
 
@@ -222,6 +266,21 @@ def test_an_answer_whose_head_comes_again_passes_the_parser_by() -> None:
         b'{"id": "c"}',
         "complete",
     ]
+
+
+def test_an_event_stream_whose_length_is_told_stays_one() -> None:
+    connection = engine()
+    whole = ANSWER.replace(b"application/json", b"text/event-stream") % (b"200 OK", b"", 9, b"data: 1\n\n")
+    for _ in range(2):
+        assert answered(connection, [whole])[2:] == [b"data: 1\n\n", "complete"]
+        assert connection.event_stream
+
+
+@pytest.mark.parametrize("status", [b"404 OK", b"500 OK", b"200 Fine"])
+def test_a_status_is_never_another_answers(status: bytes) -> None:
+    connection = engine()
+    whole = ANSWER % (status, b"", 2, b"{}")
+    assert answered(connection, [whole]) == answered(connection, [whole]) == answered(engine(), [whole])
 
 
 def test_bytes_behind_an_answer_are_a_fault_whether_or_not_its_head_is_known() -> None:
