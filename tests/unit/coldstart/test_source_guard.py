@@ -1,13 +1,16 @@
 """Where sources may lead: not to metadata services, not beyond the list, whatever a name or a redirect says."""
 
 import http.client
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from tonnage_coldstart.errors import SourceError, UnknownSourceError
 from tonnage_coldstart.sources.http_client import HttpClient
 from tonnage_coldstart.sources.opening import SourceOptions, open_source
+from tonnage_coldstart.sources.s3 import S3Options
 from tonnage_coldstart.sources.shown import shown_uri
 
 
@@ -119,3 +122,11 @@ def test_a_uri_that_is_none_is_one_clear_error(uri: str) -> None:
 )
 def test_a_shown_uri_tells_no_credentials(uri: str, shown: str) -> None:
     assert shown_uri(uri) == shown
+
+
+def test_authorities_in_a_form_that_s3_lists_cannot_take_are_one_clear_error(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_bytes(trustme.CA().cert_pem.bytes().replace(b"CERTIFICATE", b"TRUSTED CERTIFICATE"))
+    store = S3Options(endpoint="https://127.0.0.1:1", anonymous=True)
+    with pytest.raises(SourceError, match=r"ca\.pem: No certificates found"):
+        open_source("s3://bucket/model", SourceOptions(s3=store, ca_file=str(file)))

@@ -155,7 +155,10 @@ def _store(bucket: str, options: S3Options, timeout_s: float, ca_file: str | Non
         client["root_certificate"] = _authorities(f"s3://{bucket}", ca_file)
     retry: Any = {"max_retries": 0, "retry_timeout": timedelta(seconds=timeout_s)}  # the transfer itself tries again
     with _translated(f"s3://{bucket}"):
-        return S3Store(bucket, client_options=client, retry_config=retry, **config)
+        try:
+            return S3Store(bucket, client_options=client, retry_config=retry, **config)
+        except ValueError as error:  # a form of certificates that OpenSSL alone takes
+            raise SourceError(f"s3://{bucket}", f"{ca_file or 'the client'}: {error}") from error
 
 
 def _authorities(uri: str, ca_file: str) -> bytes:
