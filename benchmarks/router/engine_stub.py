@@ -8,6 +8,8 @@ from email.utils import formatdate
 import uvloop
 
 TOKENS = int(sys.argv[1])
+PACE_S = 0.01
+"""Between the tokens of a request of the user `paced`."""
 EVENT = b'data: {"id":"c","object":"chat.completion.chunk","model":"mock","choices":[{"index":0,'
 EVENT += b'"delta":{"content":" token"}}]}\n\n'
 CHUNK = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
@@ -66,6 +68,8 @@ class Stub(asyncio.Protocol):
         write = self.transport.write  # type: ignore[attr-defined]
         if b'"stream":true' in body:
             write(CLOCK.begin() + STREAM_HEAD)
+            if b'"user":"paced"' in body:
+                return self.paced(TOKENS)
             for _ in range(TOKENS):
                 write(CHUNK)
             write(DONE)
@@ -73,6 +77,13 @@ class Stub(asyncio.Protocol):
             write(CLOCK.begin() + fixed(CHAT))
         else:
             write(CLOCK.begin() + fixed(MODELS))
+
+    def paced(self, left: int) -> None:
+        if self.transport.is_closing():
+            return
+        self.transport.write(CHUNK if left else DONE)  # type: ignore[attr-defined]
+        if left:
+            asyncio.get_running_loop().call_later(PACE_S, self.paced, left - 1)
 
 
 async def main() -> None:

@@ -1,6 +1,7 @@
 """Closed-loop load: python load.py PORT CONCURRENCY SECONDS MODE BODY_KIB PROMPTS; prints one JSON line.
 
-MODE is `json`, `stream`, or `json-ids`: JSON whose every request has an `x-request-id` of its own."""
+MODE is `json`, `stream`, `json-ids` (JSON whose every request has an `x-request-id` of its own) or `paced` (streams, a
+token each 10 ms, begun one after another)."""
 
 import asyncio
 import json
@@ -15,6 +16,8 @@ PORT, CONCURRENCY, SECONDS, MODE, KIB, PROMPTS = (
     int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4], int(sys.argv[5]), int(sys.argv[6])
 )  # fmt: skip
 NO_ID = b"0" * 32
+STAGGER_S = 0.0213
+"""Between the first streams of `paced`: no multiple of their pace, so that few tokens come together."""
 
 
 def request(seed: int) -> bytes:
@@ -26,7 +29,8 @@ def request(seed: int) -> bytes:
         {"role": "system", "content": f"You are helper {seed}."},
         {"role": "user", "content": " ".join(words)},
     ]
-    document = {"model": "mock", "messages": messages, "max_tokens": 64, "stream": MODE == "stream"}
+    document = {"model": "mock", "messages": messages, "max_tokens": 64, "stream": MODE in ("stream", "paced")}
+    document |= {"user": "paced"} if MODE == "paced" else {}
     body = json.dumps(document, separators=(",", ":")).encode()
     return (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -45,11 +49,16 @@ class Client(asyncio.Protocol):
         self.go()
 
     def go(self) -> None:
-        self.sent = time.perf_counter()
+        self.sent, self.answered = time.perf_counter(), False
         self.transport.write(self.state.next())  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
         self.parser.feed_data(data)
+
+    def on_body(self, data: bytes) -> None:
+        if not self.answered:
+            self.answered = True
+            self.state.ttft.append(time.perf_counter() - self.sent)
 
     def on_message_complete(self) -> None:
         state = self.state
@@ -72,6 +81,7 @@ class State:
         self.requests = [request(seed) for seed in range(PROMPTS)]
         self.count = self.bad = 0
         self.latencies: list[float] = []
+        self.ttft: list[float] = []
         self.open = CONCURRENCY
         self.done = asyncio.Event()
         self.end = time.perf_counter() + SECONDS
@@ -88,11 +98,13 @@ async def main() -> None:
     started = time.perf_counter()
     for _ in range(CONCURRENCY):
         await loop.create_connection(lambda: Client(state), "127.0.0.1", PORT)
+        await asyncio.sleep(STAGGER_S if MODE == "paced" else 0)
     await state.done.wait()
     seconds = time.perf_counter() - started
     ordered = sorted(state.latencies)
     row = {"requests": len(ordered), "bad": state.bad, "rps": round(len(ordered) / seconds, 1)}
-    row |= {f"p{p}_ms": round(1e3 * ordered[min(len(ordered) - 1, len(ordered) * p // 100)], 3) for p in (50, 99)}
+    for name, values in (("p", ordered), ("ttft_p", sorted(state.ttft))):
+        row |= {f"{name}{p}_ms": round(1e3 * values[min(len(values) - 1, len(values) * p // 100)], 3) for p in (50, 99)}
     print(json.dumps(row))
 
 

@@ -164,13 +164,22 @@ def _round(settings: dict[str, Any], command: list[str], env: dict[str, str], ce
                 after, rss = _usage(process.pid)
                 row |= {"cpu_us": round(1e6 * (after - before) / max(1, row["requests"]), 1), "rss_mib": round(rss, 1)}
                 cells.setdefault(f"{mode} c={concurrency}", []).append(row)
+        cells.setdefault("paced", []).append(_paced(settings))
     finally:
         process.terminate()
         process.wait()
 
 
-def _load(settings: dict[str, Any], concurrency: int, mode: str, seconds: float) -> dict[str, Any]:
-    numbers = [PORT, concurrency, seconds, mode, settings["body_kib"], settings["prompts"]]
+def _paced(settings: dict[str, Any]) -> dict[str, float]:
+    """What the router adds to a paced stream's first token, and both sides of the difference."""
+    streams, seconds = settings["paced"]["streams"], settings["paced"]["seconds"]
+    beside, through = (_load(settings, streams, "paced", seconds, port) for port in (FIRST_BACKEND, PORT))
+    sides = {"direct_ttft_p50_ms": beside["ttft_p50_ms"], "ttft_p50_ms": through["ttft_p50_ms"], "bad": through["bad"]}
+    return sides | {"added_ttft_p50_ms": round(through["ttft_p50_ms"] - beside["ttft_p50_ms"], 3)}
+
+
+def _load(settings: dict[str, Any], concurrency: int, mode: str, seconds: float, port: int = PORT) -> dict[str, Any]:
+    numbers = [port, concurrency, seconds, mode, settings["body_kib"], settings["prompts"]]
     command = _pinned([sys.executable, str(HERE / "load.py"), *map(str, numbers)], settings["load_cpu"])
     row: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return row
