@@ -70,7 +70,8 @@ class Disaggregation:
         lending = self._lending.get(exchange.facts.pool)
         if lending is None:
             return exchange.tried
-        kept = lending.kept_free(self._gateway.eligible(exchange.facts.pool), exchange.tried)
+        candidates = self._gateway.eligible(exchange.facts.pool)
+        kept = lending.kept_free(candidates, exchange.tried, exchange.prompt_tokens, self._still_mute())
         return {*exchange.tried, *kept} if kept else exchange.tried
 
     def holds(self, exchange: "Exchange", endpoint: "Endpoint") -> bool:
@@ -118,11 +119,12 @@ class Disaggregation:
             return None
         pace = self._gateway.fleet.by_slot[found.chosen.slot].prefill_tokens_per_s
         verdict = judge(decision, reservation, found, exchange.prompt_tokens, link, pace)
-        lending.note(exchange.prompt_tokens, apart=verdict.pays_unshared)
+        suits = verdict.pays_unshared and exchange.facts.samples == 1 and _suits(exchange)
+        lending.note(exchange.prompt_tokens, apart=suits)
         if not verdict.pays:
             self._note(exchange, "does_not_pay", verdict.reason)
             return None
-        if exchange.facts.samples != 1 or not _suits(exchange):
+        if not suits:
             self._note(exchange, "unsuitable", "a batch, several samples, or logits of the prompt are asked for")
             return None
         self._note(exchange, "pays", f"{verdict.reason}; prefill on {found.chosen.id}")

@@ -95,6 +95,22 @@ async def test_an_endpoint_without_a_kv_connector_is_not_asked_again_at_once(eng
         assert (await router.post(BODY)).status == 200
     assert len(both.calls) == 1 and [call.body for call in decode.calls] == [BODY, BODY]
     assert router.gateway.metrics.handovers == {"pays": 1, "no_params": 1, "no_endpoint": 1}
+    router.gateway.fleet.by_id[f"127.0.0.1:{both.port}"].candidate.decode_tokens = 0
+    router.gateway.scheduler.index.clear_slot(1)
+    assert (await router.post(BODY)).status == 200
+    assert both.calls[-1].body == BODY, "it computes no prompts for others, so it serves whole requests"
+
+
+async def test_prompts_that_cannot_be_taken_apart_keep_no_endpoint_from_whole_requests(
+    engines: Any, route: Any
+) -> None:
+    router, both, decode = await shared(engines, route)
+    several = BODY[:-1] + b',"n":3}'
+    assert (await router.post(several)).status == 200
+    router.gateway.fleet.by_id[f"127.0.0.1:{both.port}"].candidate.decode_tokens = 0
+    router.gateway.scheduler.index.clear_slot(1)
+    assert (await router.post(several)).status == 200
+    assert [call.body for call in decode.calls] == [several] == [call.body for call in both.calls]
 
 
 async def refuse(call: Any) -> None:
@@ -121,7 +137,7 @@ async def cut(call: Any) -> None:
         (refuse, "failed", True),
         (object_to_it, "refused", False),
         (know_nothing_of_kv, "no_params", False),
-        (cut, "no_params", False),
+        (cut, "failed", True),
         (None, "failed", True),
     ],
 )

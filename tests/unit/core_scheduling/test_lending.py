@@ -35,6 +35,11 @@ def test_nobody_is_kept_free_when_no_decode_endpoint_is_left_to_try() -> None:
     assert lending.kept_free(FLEET, ("d",)) == ["b"]
     assert lending.kept_free(FLEET, ("d", "e")) == []
     assert lending.kept_free(FLEET[:1], ()) == []
+    busy, short = Candidate("d", 1, role="decode", pressure=1.0), Candidate("e", 2, role="decode", max_model_len=4096)
+    assert lending.kept_free([FLEET[0], busy], ()) == [], "it refuses work"
+    assert lending.kept_free([FLEET[0], busy, short], (), 4000) == ["b"]
+    assert lending.kept_free([FLEET[0], busy, short], (), 8000) == [], "its context does not hold the prompt"
+    assert lending.kept_free(FLEET, (), 8000, {"b"}) == [], "it computes no prompts for others"
 
 
 def test_a_prompt_goes_to_the_endpoint_that_generates_nothing_and_to_none_that_does() -> None:

@@ -79,6 +79,9 @@ def test_which_requests_can_be_taken_apart(path: bytes, body: bytes, suited: boo
         (b'{"id":"1","kv_transfer_params":{ }}', False),
         (b'{"id":"1"}', False),
         (b'{"id":"1","kv_trans', False),
+        (b'{"kv_transfer_params":{"a":}}', False),
+        (b'{"kv_transfer_params":{"a":1,}}', False),
+        (b'{"kv_transfer_params":{"a":"\xff"}}', False),
         (b"oops", False),
     ],
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tonnage_core.disaggregation import Handover, Verdict, handover
 from tonnage_core.scheduling.decide import schedule
+from tonnage_core.scheduling.filters import context_fits, not_refusing
 from tonnage_core.scheduling.profile import make_profile
 from tonnage_core.scheduling.types import Candidate, Decision, SchedulingRequest
 
@@ -61,12 +62,22 @@ class Lending:
         self._all += (prompt_tokens - self._all) / MEMORY
         self._apart += (prompt_tokens * apart - self._apart) / MEMORY
 
-    def kept_free(self, candidates: Collection[Candidate], tried: Collection[str]) -> list[str]:
-        """Ids of the endpoints of role `both` that are to take no whole request now; none while an endpoint of role
-        `decode` is not among the candidates that may still be tried."""
-        if self._apart <= LENT_SHARE * self._all or all(c.role != "decode" or c.id in tried for c in candidates):
+    def kept_free(
+        self,
+        candidates: Collection[Candidate],
+        tried: Collection[str],
+        prompt_tokens: int = 0,
+        mute: Collection[str] = (),
+    ) -> list[str]:
+        """Ids of the endpoints of role `both` that are to take no whole request of `prompt_tokens` now: none of `mute`
+        (ids), which compute no prompts for others, and none at all where an endpoint of role `decode` is not left: all
+        were tried, refuse work or are too short for the prompt, and one of role `both` is not."""
+        if self._apart <= LENT_SHARE * self._all:
             return []
-        return [c.id for c in candidates if c.role == "both"]
+        request, left = SchedulingRequest("", prompt_tokens), [c for c in candidates if c.id not in tried]
+        if all(c.role != "decode" for c in not_refusing(request, context_fits(request, left))):
+            return []
+        return [c.id for c in candidates if c.role == "both" and c.id not in mute]
 
 
 def choose_prefill(

@@ -24,6 +24,15 @@ class Answer:
 class _Reader:
     pieces: list[bytes] = field(default_factory=list)
     complete: bool = False
+    cut_by_end: bool = True
+    """Whether a connection closed before `complete` cuts the answer: it said its length, or not all of its head."""
+    _sized: bool = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._sized = self._sized or name.lower() in (b"content-length", b"transfer-encoding")
+
+    def on_headers_complete(self) -> None:
+        self.cut_by_end = self._sized
 
     def on_body(self, piece: bytes) -> None:
         self.pieces.append(piece)
@@ -81,6 +90,8 @@ async def _exchange(host: str, port: int, tls: ssl.SSLContext | None, request: b
             parser.feed_data(data)
         if not received:
             raise httptools.HttpParserError("closed without an answer")
+        if reader.cut_by_end and not reader.complete:
+            raise httptools.HttpParserError("closed before the end of its answer")
         return Answer(parser.get_status_code(), b"".join(reader.pieces))
     finally:
         writer.transport.abort()

@@ -4,6 +4,8 @@ The protocol is vLLM's (https://docs.vllm.ai, disaggregated prefilling): the fir
 `do_remote_decode`; the `kv_transfer_params` of its answer go into the second call as they came.
 """
 
+import orjson
+
 from tonnage_router.body.splice import Edit, apply, insert, spans
 from tonnage_router.errors import BadBodyError
 
@@ -51,13 +53,18 @@ def for_prefill(body: bytes, served_model: bytes | None) -> bytes:
 
 
 def params_of(answer: bytes) -> bytes | None:
-    """The raw `kv_transfer_params` of a prefill engine's answer; None where it gives none."""
+    """The raw `kv_transfer_params` of a prefill engine's answer; None where it gives none, or what is no JSON: a decode
+    engine would refuse the client's request for it."""
     try:
         found = spans(answer, 0, frozenset({PARAMS})).get(PARAMS)
     except BadBodyError:
         return None
     raw = answer[found[-1].start : found[-1].end] if found else b""
-    return raw if raw[:1] == b"{" and raw[1:-1].strip() else None
+    try:
+        given = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    return raw if given and type(given) is dict else None
 
 
 def for_decode(body: bytes, params: bytes) -> bytes:
