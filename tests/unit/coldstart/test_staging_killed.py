@@ -122,6 +122,31 @@ def test_a_kill_at_each_system_call_that_publishes_leaves_all_or_nothing(
     assert same_files(described, stage(described).path)
 
 
+def test_what_a_snapshot_holds_is_on_disk_before_it_has_its_name(
+    described: Path, stage: StageUri, cache: NodeCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[int] = set()
+    published: list[Path] = []
+    real_sync, real_rename = os.fsync, os.rename
+
+    def sync(descriptor: int) -> None:
+        real_sync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def rename(source: Path, target: Path) -> None:
+        if target.parent == cache.layout.models:
+            assert [path for path in (source, *source.rglob("*")) if path.stat().st_ino not in synced] == []
+            published.append(target)
+            synced.clear()
+        real_rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "rename", rename)
+    staged = stage(described)
+    assert published == [staged.path]
+    assert cache.layout.models.stat().st_ino in synced
+
+
 def test_what_was_fetched_before_a_kill_is_not_fetched_again(
     origin: Any, described: Path, stage: StageUri, same_files: Same
 ) -> None:
