@@ -269,6 +269,9 @@ def test_when_the_limit_with_most_room_fails_in_full_the_next_one_is_tried(monke
     assert tuned.reason == "a step budget of 16384 tokens meets the SLO with 2 replicas; why"
     verdicts = {each.sized.budget: each.meets for each in looked if each.sized.budget in (2048, 16384)}
     assert verdicts == {2048: False, 16384: True}
+    monkeypatch.setattr(search, "try_load", lambda spec, each, *rest: _Run(500.0 if each.sized.rows < 1024 else 2000.0))
+    tuned, _ = search.tune(spec, best)
+    assert tuned.reason == f"a cap of {tuned.ranked.sized.rows} requests meets the SLO with 2 replicas; why"
 
 
 def test_a_draft_model_of_its_own_takes_memory_time_and_flags() -> None:

@@ -164,7 +164,9 @@ def tune(spec: PlanSpec, best: Checked) -> tuple[Checked, tuple[Tuning, ...]]:
         full = Tuning(won.sized, goal, trial, trial.broken(spec.call_targets) is None)
         looked = tuple(full if tuning is short else tuning for tuning in looked)
         if full.meets:
-            reason = f"a step budget of {won.sized.budget} tokens meets the SLO with {goal} replicas"
+            capped = won.config.batched_tokens == explicit(best.ranked.sized).batched_tokens
+            limit = f"cap of {won.sized.rows} requests" if capped else f"step budget of {won.sized.budget} tokens"
+            reason = f"a {limit} meets the SLO with {goal} replicas"
             return Checked(won, goal, best.binding, f"{reason}; {best.reason}", {**best.trials, goal: trial}), looked
     return best, looked
 
