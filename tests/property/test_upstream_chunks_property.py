@@ -94,3 +94,12 @@ def test_a_body_that_looks_like_a_chunk_stays_a_body_when_its_size_came_apart() 
     found = answered([HEAD, chunk, b"%x\r\n" % len(chunk), chunk, b"\r\n", chunk, b"0\r\n\r\n"], passes=True)
     assert found.ends == ["complete"]
     assert found.body == event + chunk + event
+
+
+def test_a_chunk_inside_a_body_whose_beginning_came_before_stays_a_part_of_it() -> None:
+    event = b"data: {}\n\n"
+    chunk = b"%x\r\n%b\r\n" % (len(event), event)
+    begun = b"%x\r\n%b" % (len(event + chunk), event)
+    found = answered([HEAD, begun, chunk, b"\r\n", chunk, b"0\r\n\r\n"], passes=True)
+    assert found.ends == ["complete"]
+    assert found.body == event + chunk + event

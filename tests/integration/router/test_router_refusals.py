@@ -184,6 +184,9 @@ async def test_total_buffered_bytes_are_bounded(engines: Any, route: Any) -> Non
     await router.until(lambda: router.gateway.buffered == 800)
     answer = await router.post(b'{"model":"m","x":"%b"}' % (b"x" * 500))
     assert (answer.status, answer.header(b"retry-after")) == (503, b"1")
+    untold = await router.client()  # a chunked body has no length to be refused by
+    untold.writer.write(START + b"Transfer-Encoding: chunked\r\n\r\n12c\r\n" + b"x" * 300 + b"\r\n")
+    assert (await untold.read()).status == 503
     holder.close()
     await router.until(lambda: router.gateway.buffered == 0)
     assert (await router.post(b'{"model":"m","x":"%b"}' % (b"x" * 500))).status == 200
