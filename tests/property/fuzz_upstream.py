@@ -27,6 +27,8 @@ EVENTS = b"text/event-stream"
 HOP_BY_HOP = frozenset(
     {b"connection", b"transfer-encoding", b"keep-alive", b"proxy-connection", b"proxy-authenticate"}
 ) | {b"proxy-authorization", b"te", b"trailer", b"upgrade"}
+FRAMING = frozenset({b"connection", b"transfer-encoding", b"keep-alive"})
+"""What the router says of its own hop."""
 ALWAYS_KEPT = frozenset({b"", b"close", b"content-length"})
 """Names in a Connection line that take no header away."""
 FLOOD_PIECE = 16 << 10
@@ -46,6 +48,8 @@ SEEDS: dict[str, list[bytes]] = {
         bytes([63, OLD_CLIENT]) + b"HTTP/1.0 200\r\n\r\nuntil the end",
         bytes([1, 0]) + b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + GOOD,
         bytes([1, RESET]) + b"HTTP/1.1 404 Not Found\r\nConnection: close, x-a\r\nX-A: 1\r\nContent-Length: 1\r\n\r\n1",
+        bytes([63, 0])
+        + b"HTTP/1.1 200 OK\r\nTE: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-Trailer: 1\r\n\r\n",
         bytes([7, FLOOD]) + b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n",
         bytes([7, MADE | STREAM | TENANT, 9]) + b'data: {"choices":[{"text":"x"}]}\n\n' + USAGE + b"data: [DONE]\n\n",
         bytes([7, MADE, 2, 31, 139, 8]),
@@ -196,8 +200,11 @@ class _Exchanges:
         assert client.exchange is None
         client.connection_lost(None)
         self._nothing_is_held()
-        found, rest = read(b"".join(transport.written), ended=transport.left == "close")
+        wire = b"".join(transport.written)
+        found, rest = read(wire, ended=transport.left == "close")
         assert not rest
+        names = {line.partition(b":")[0].lower() for line in wire.partition(b"\r\n\r\n")[0].split(b"\r\n")}
+        assert not names & HOP_BY_HOP - FRAMING
         outcomes = dict(self.gateway.metrics.outcomes)
         self.gateway.metrics.outcomes.clear()
         if outcomes in ({"ok": 1}, {"upstream_status": 1}):
