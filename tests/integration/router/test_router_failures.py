@@ -303,6 +303,20 @@ async def test_bytes_after_an_answer_cost_the_connection_not_the_next_client(eng
         assert b"evil" not in answer.body
 
 
+async def test_a_connection_that_the_engine_says_it_closes_is_not_used_again(engines: Any, route: Any) -> None:
+    connections: list[Any] = []
+
+    async def last(call: Any) -> None:
+        connections.append(call.writer)
+        call.writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")  # and leaves it open
+
+    (engine,) = await engines(script=last)
+    router = await route([engine])
+    for _ in range(3):
+        assert (await router.post(CHAT)).body == b"ok"
+    assert len(set(connections)) == 3
+
+
 async def test_retries_stop_at_the_budget(engines: Any, route: Any) -> None:
     made = await engines(3, script=status("500 Internal Server Error"))
     router = await route(made, retry_budget=0.0)
