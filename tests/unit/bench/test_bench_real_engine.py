@@ -111,6 +111,21 @@ def test_a_round_whose_points_are_refused_is_kept_and_does_not_hold(
     assert verdict["tpot_3_points"] == [None]
 
 
+@pytest.mark.parametrize(("bench", "tpot", "runs", "holds"), [(17.0, 0.04, 6, True), (21.0, 0.05, 12, False)])
+def test_the_verdict_is_of_the_rounds_and_their_limits(
+    benchmark: ModuleType, bench: float, tpot: float, runs: int, holds: bool
+) -> None:
+    def calibrated(error: float) -> dict[str, dict[str, float]]:
+        return {"mean": {"tpot_error": error, "ttft_error": 5 * error}}
+
+    searched = {"passes_rps": 0.96 * bench, "fails_rps": bench / 0.96, "runs": runs}
+    rounds = [{"2_points": calibrated(2 * each), "3_points": calibrated(each)} for each in (0.8 * tpot, 1.2 * tpot)]
+    found = benchmark.verdict({"capacity": [{"bench": searched, "ladder_rps": 17.5}], "planner": rounds})
+    for name in ("capacity_holds", "runs_hold", "tpot_2_points_holds", "tpot_3_points_holds"):
+        assert found[name] is holds, name
+    assert found["ttft_2_points_holds"] is False
+
+
 async def test_the_plain_client_tells_what_the_server_did(benchmark: ModuleType) -> None:
     server = await PacedMock(Pace(tokens=5, first_s=0.2, gap_s=0.05)).serve()
     async with server:

@@ -159,6 +159,10 @@ def test_a_poor_fit_says_so_and_is_no_surer_than_it_is(points: list[Point]) -> N
     assert "a poor calibration: tpot_ms is" in noted.notes[-1]
     assert noted.tpot_ms.hi90 / noted.tpot_ms.value >= exp(poor.widest("tpot_ms")) > exp(0.2)
     assert plain.tpot_ms.hi90 / plain.tpot_ms.value < 1.2
+    late = calibrate([used[0], replace(used[1], ttft_ms=5 * (used[1].ttft_ms or 0)), used[2]])
+    noted = predict_calibrated(asked, late)
+    assert "a poor calibration: ttft_ms is" in noted.notes[-1]
+    assert noted.ttft_ms.hi90 / noted.ttft_ms.value >= exp(late.widest("ttft_ms")) > exp(0.4)
 
 
 def test_points_of_two_cards_do_not_mix(points: list[Point]) -> None:
