@@ -12,6 +12,7 @@ import trustme
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from tonnage_router import trace_exporter
+from tonnage_router.settings import RouterSettings
 
 CHAT = b'{"model":"m","messages":[]}'
 
@@ -62,6 +63,7 @@ ANSWERS = {
     "an upgrade": (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nxx", "failed"),
     "nothing": (b"", "failed"),
     "a bomb": (b"HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n" + b"\xff" * (17 << 20), "failed"),
+    "more than it got": (b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n\x0a\x02\x08\x63", "rejected"),
     "junk": (b"HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\n" + b"\xff" * 20, "exported"),
 }
 
@@ -116,6 +118,7 @@ async def test_a_collector_that_hangs_costs_bounded_memory_and_no_request(
     collector.engine.script = hang
     monkeypatch.setattr(trace_exporter, "QUEUE_BYTES", 4000)
     monkeypatch.setattr(trace_exporter, "FLUSH_S", 0.05)
+    monkeypatch.setattr(trace_exporter, "SEND_TIMEOUT_S", 600.0)
     (engine,) = await engines()
     router = await route([engine], otlp_endpoint=collector.engine.url)
     client = await router.client()
@@ -124,6 +127,36 @@ async def test_a_collector_that_hangs_costs_bounded_memory_and_no_request(
     assert counted["dropped"] >= 40
     await router.service.stop()
     assert counted["dropped"] + counted["failed"] == 80, "each span is accounted for when the router stops"
+
+
+async def test_a_call_that_does_not_end_is_given_up(
+    engines: Any, route: Any, collector: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def drip(call: Any) -> None:
+        call.writer.write(b"HTTP/1.1 200 OK\r\n")
+        await call.reader.read(1)
+
+    collector.engine.script = drip
+    monkeypatch.setattr(trace_exporter, "SEND_TIMEOUT_S", 0.05)
+    (engine,) = await engines()
+    router = await route([engine], otlp_endpoint=collector.engine.url)
+    assert (await router.post(CHAT)).status == 200
+    await router.until(lambda: router.gateway.metrics.trace_spans == {"failed": 2})
+
+
+def test_room_is_what_the_spans_that_still_wait_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_exporter, "QUEUE_BYTES", 1000)
+    monkeypatch.setattr(trace_exporter, "BATCH_BYTES", 200)
+    exporter = trace_exporter.TraceExporter(RouterSettings(otlp_endpoint="http://127.0.0.1:9"), {})
+    for _ in range(10):
+        assert exporter.has_room(1)
+        exporter.add(b"x" * 100, 1)
+    assert not exporter.has_room(1)
+    assert exporter._next() is not None, "takes two"
+    for _ in range(2):
+        assert exporter.has_room(1)
+        exporter.add(b"x" * 100, 1)
+    assert not exporter.has_room(1)
 
 
 async def test_nobody_at_the_address_is_no_matter_and_what_is_left_is_sent_at_the_end(
