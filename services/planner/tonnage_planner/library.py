@@ -1,5 +1,6 @@
 """What was measured elsewhere and sent here: GpuProfiles and bench points, bounded, in the shared store."""
 
+import asyncio
 import csv
 import io
 import json
@@ -76,7 +77,7 @@ class Library:
 
         A row whose id is held replaces it. Raises `BadInputError` and adds nothing when a row is wrong.
         """
-        rows = read_points(text)
+        rows = await asyncio.to_thread(read_points, text)
 
         def put(known: dict[str, Any]) -> dict[str, Any]:
             kept = _newest(known | rows, self._most_points)
@@ -93,26 +94,33 @@ class Library:
     async def held(self) -> dict[str, dict[str, str]]:
         """Every bench point by id."""
         found = await self._store.get(_POINTS)
-        return json.loads(found) if found else {}
+        return await asyncio.to_thread(json.loads, found) if found else {}
 
     async def points(self) -> str:
         """Every bench point as CSV, the columns of all rows."""
-        held = await self._store.get(_POINTS)
-        rows: list[dict[str, str]] = list(json.loads(held).values()) if held else []
-        columns = list(dict.fromkeys([*NEEDED, *(column for row in rows for column in row)]))
-        out = io.StringIO()
-        writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return out.getvalue()
+        return await asyncio.to_thread(_table, list((await self.held()).values()))
 
     async def _change(self, key: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
         for _ in range(_ATTEMPTS):
             before = await self._store.get(key)
-            after = change(json.loads(before) if before else {})
-            if await self._store.compare_and_set(key, before, json.dumps(after).encode()):
+            after, kept = await asyncio.to_thread(_changed, change, before)  # megabytes take seconds: not on the loop
+            if await self._store.compare_and_set(key, before, kept):
                 return after
         raise ContendedError(f"{key} is changed by others all the time: send it again")
+
+
+def _changed(change: Callable[[dict[str, Any]], dict[str, Any]], before: bytes | None) -> tuple[dict[str, Any], bytes]:
+    after = change(json.loads(before) if before else {})
+    return after, json.dumps(after).encode()
+
+
+def _table(rows: list[dict[str, str]]) -> str:
+    columns = list(dict.fromkeys([*NEEDED, *(column for row in rows for column in row)]))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
 
 
 def _reference(document: Mapping[str, Any]) -> str:

@@ -183,7 +183,7 @@ def _add_points(app: FastAPI, jobs: PlanJobs, library: Library) -> None:
             raise BadInputError("bench points are not UTF-8 text") from error
         before = await library.held()
         added, held = await library.add_points(text)
-        await asyncio.to_thread(note_drift, read_points(text), before, jobs.metrics)
+        await asyncio.to_thread(lambda: note_drift(read_points(text), before, jobs.metrics))
         return PointsAnswer(added=added, held=held)
 
     @app.get("/v1/bench-points", tags=["measurements"], response_class=CsvResponse)

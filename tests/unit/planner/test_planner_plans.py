@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tonnage_planner import plan_jobs
+from tonnage_planner import library, plan_jobs
 from tonnage_planner.adapters.endpoints_static import StaticEndpoints
 from tonnage_planner.app import Ports, build_app
 from tonnage_planner.settings import PlannerSettings
@@ -226,6 +226,28 @@ async def test_wrong_bench_points_are_refused_by_line(client: httpx.AsyncClient,
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
     assert (await client.get("/v1/bench-points")).text == "id,metric,value\n"
+
+
+async def test_megabytes_of_points_are_not_worked_through_on_the_loop(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_loop: list[str] = []
+
+    def watched(name: str) -> None:
+        real = getattr(library, name)
+
+        def seen(*arguments: Any) -> Any:
+            if threading.current_thread() is threading.main_thread():
+                on_loop.append(name)
+            return real(*arguments)
+
+        monkeypatch.setattr(library, name, seen)
+
+    for name in ("read_points", "_changed", "_table", "_newest"):
+        watched(name)
+    assert (await client.post("/v1/bench-points", content="id,metric,value\na,x,1\n")).status_code == 201
+    assert (await client.get("/v1/bench-points")).text == "id,metric,value\na,x,1\n"
+    assert on_loop == []
 
 
 async def test_columns_of_many_files_do_not_add_up_without_end(client: httpx.AsyncClient) -> None:
