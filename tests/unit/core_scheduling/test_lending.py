@@ -42,6 +42,16 @@ def test_nobody_is_kept_free_when_no_decode_endpoint_is_left_to_try() -> None:
     assert lending.kept_free(FLEET, (), 8000, {"b"}) == [], "it computes no prompts for others"
 
 
+def test_of_those_that_generate_only_the_one_with_the_fewest_answers_is_waited_for() -> None:
+    lending = Lending()
+    lending.note(8000, apart=True)
+    fleet = [Candidate(name, slot, role="both") for slot, name in enumerate("abc")] + [FLEET[1]]
+    held = [Reservation.on(fleet[slot], 10, 20).answers(0, 10) for slot in (0, 0, 1)]
+    assert lending.kept_free(fleet, ()) == ["b", "c"]
+    held[2].release()
+    assert lending.kept_free(fleet, ()) == ["a", "b", "c"]
+
+
 def test_a_prompt_goes_to_the_endpoint_that_generates_nothing_and_to_none_that_does() -> None:
     scheduler = Scheduler(POLICIES["prefix"], Random(1))
     fleet = [Candidate("a", 0, role="both"), Candidate("b", 1, role="both"), Candidate("d", 2, role="decode")]

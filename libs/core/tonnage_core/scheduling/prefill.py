@@ -71,13 +71,16 @@ class Lending:
     ) -> list[str]:
         """Ids of the endpoints of role `both` that are to take no whole request of `prompt_tokens` now: none of `mute`
         (ids), which compute no prompts for others, and none at all where an endpoint of role `decode` is not left: all
-        were tried, refuse work or are too short for the prompt, and one of role `both` is not."""
+        were tried, refuse work or are too short for the prompt, and one of role `both` is not. Of those that generate
+        answers only the one with the fewest, which ends them: all at once would leave the rest too much."""
         if self._apart <= LENT_SHARE * self._all:
             return []
         request, left = SchedulingRequest("", prompt_tokens), [c for c in candidates if c.id not in tried]
         if all(c.role != "decode" for c in not_refusing(request, context_fits(request, left))):
             return []
-        return [c.id for c in candidates if c.role == "both" and c.id not in mute]
+        shared = [c for c in candidates if c.role == "both" and c.id not in mute]
+        fewest = min((c for c in shared if c.answers), key=lambda c: len(c.answers), default=None)
+        return [c.id for c in shared if not c.answers or c is fewest]
 
 
 def choose_prefill(
