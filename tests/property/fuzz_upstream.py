@@ -63,6 +63,10 @@ FOUND: dict[str, list[bytes]] = {
         bytes([9, 0]) + b"HTTP/1.1 200 OK\r\nConnection: content-length\r\nContent-Length: 1\r\n\r\n1",
         # control characters in a reason phrase were passed on, which clients refuse
         bytes([1, 0]) + b"HTTP/1.1 200 O\x00\x7fK\r\nContent-Length: 0\r\n\r\n",
+        # statuses below 100 were taken for interim ones
+        bytes([63, 0]) + b"HTTP/1.1 020 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        # a stream kept its Content-Length though its usage event was taken out, and the client waited for the rest
+        bytes([7, MADE | STREAM | TENANT, 1]) + b'data: {"choices":[{"text":"x"}]}\n\n' + USAGE + b"data: [DONE]\n\n",
         # a trailer without end was kept
         bytes([3, FLOOD]) + b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\na: bbbb",
     ]
@@ -329,7 +333,8 @@ def _without_usage(answer: Answer, options: int) -> Answer:
     ):
         return answer
     stripper = UsageStripper()
-    return replace(answer, body=stripper.feed(answer.body) + stripper.end())
+    kept = tuple(header for header in answer.headers if header[0] != b"content-length")  # the length was the whole's
+    return replace(answer, headers=kept, body=stripper.feed(answer.body) + stripper.end())
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {"upstream": upstream}

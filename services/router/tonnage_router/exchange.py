@@ -220,6 +220,8 @@ class Exchange:
         if status < 500 and status != 429:
             self.gateway.endpoint_answered(self)
         framing = b""
+        if self.stripper is not None and status == 200 and upstream.event_stream:
+            upstream.forget_length()
         if upstream.length is None and not upstream.bodyless:
             if incoming.version_11:
                 self._chunked = True

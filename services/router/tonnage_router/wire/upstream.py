@@ -204,8 +204,10 @@ class UpstreamConnection:
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The status is known; interim answers (1xx) are skipped."""
+        """The status is known; interim answers (1xx) are skipped, and lower ones are none."""
         self.status = self._parser.get_status_code()
+        if self.status < 100:
+            raise httptools.HttpParserError(f"status {self.status}")
         if self.status >= 200:
             self._head_done = True
 
@@ -235,6 +237,11 @@ class UpstreamConnection:
             OK if self.status == 200 and self._reason == b"OK" else b"HTTP/1.1 %d %b\r\n" % (self.status, self._reason)
         )
         return first + lines(self.headers, self._connection) + extra
+
+    def forget_length(self) -> None:
+        """The body will not be passed on as it is: its length is not the client's."""
+        self.length = None
+        self.headers[:] = [header for header in self.headers if header[0].lower() != b"content-length"]
 
     @property
     def bodyless(self) -> bool:
