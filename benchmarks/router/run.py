@@ -133,7 +133,8 @@ def _environment(spec: dict[str, Any], ports: range, directory: str) -> dict[str
     (where / "tenants.yaml").write_text(yaml.safe_dump({"tenants": [tenant]}))
     endpoints = [{"url": f"http://127.0.0.1:{port}", "model": "mock", "adapter_slots": 4} for port in ports]
     adapters = [{"name": "lora-a", "parent": "mock", "path": "/adapters/a"}]
-    path = {"PYTHONPATH": str(ROOT / spec["compiled"])} if "compiled" in spec else {}
+    before = (str(ROOT / spec["compiled"]),) if "compiled" in spec else ()
+    path = {"PYTHONPATH": os.pathsep.join([*before, *filter(None, [os.environ.get("PYTHONPATH")])])}
     return {
         **os.environ,
         **path,
