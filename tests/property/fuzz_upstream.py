@@ -65,6 +65,8 @@ FOUND: dict[str, list[bytes]] = {
         bytes([1, 0]) + b"HTTP/1.1 200 O\x00\x7fK\r\nContent-Length: 0\r\n\r\n",
         # statuses below 100 were taken for interim ones
         bytes([63, 0]) + b"HTTP/1.1 020 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        # the body of an interim answer was passed on as if it were the answer's
+        bytes([9, STREAM]) + b"HTTP/1.1 199 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\ndata: x\n\r\n",
         # a stream kept its Content-Length though its usage event was taken out, and the client waited for the rest
         bytes([7, MADE | STREAM | TENANT, 1]) + b'data: {"choices":[{"text":"x"}]}\n\n' + USAGE + b"data: [DONE]\n\n",
         # a trailer without end was kept

@@ -204,9 +204,9 @@ class UpstreamConnection:
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The status is known; interim answers (1xx) are skipped, and lower ones are none."""
+        """The status is known; interim answers (1xx) are skipped: they have no body. Lower ones are none."""
         self.status = self._parser.get_status_code()
-        if self.status < 100:
+        if self.status < 100 or (self.status < 200 and (self._chunked or self.length is not None)):
             raise httptools.HttpParserError(f"status {self.status}")
         if self.status >= 200:
             self._head_done = True
