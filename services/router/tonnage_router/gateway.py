@@ -204,14 +204,13 @@ class Gateway:
         code: str | None = None,
         param: str | None = None,
     ) -> None:
-        self.count_refused(status)
+        self.refused(incoming, status, message)
         self._reply(client, incoming, status, error_object(status, message, code, param))
 
     def _reply(self, client: "ClientConnection", incoming: Incoming, status: int, body: bytes) -> None:
         self.unbuffer(len(incoming.body))
         keep = incoming.keep_alive and not self.draining and not client.closing
-        allowed = b"allow: GET\r\n" if incoming.path == MODELS else b"allow: POST\r\n"
-        extra = allowed if status == 405 else b""
+        extra = b"" if status != 405 else b"allow: GET\r\n" if incoming.path == MODELS else b"allow: POST\r\n"
         client.transport.write(answer(status, body, close=not keep, extra=extra, bodiless=incoming.method == b"HEAD"))
         client.next_request(keep)
 
@@ -219,10 +218,11 @@ class Gateway:
         """Request bytes are no longer held."""
         self.buffered -= size
 
-    def count_refused(self, status: int) -> None:
-        """A request ended before routing."""
-        refused = self.metrics.refused
-        refused[status] = refused.get(status, 0) + 1
+    def refused(self, incoming: Incoming | None, status: int, why: str) -> None:
+        """A request, as far as it was read, ended before routing."""
+        self.metrics.refused[status] = self.metrics.refused.get(status, 0) + 1
+        if self.tracer is not None:
+            self.tracer.refused(incoming, status, why)
 
     # --- choice -------------------------------------------------------------------------------------------------------
 

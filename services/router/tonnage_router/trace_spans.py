@@ -9,11 +9,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from tonnage_core.tracing.otlp import MAX_TEXT_BYTES, Kind, Span, Value, encoded_attributes
+from tonnage_router.body.shapes import PROMPTS
 
 if TYPE_CHECKING:
+    from tonnage_core.tracing.context import TraceContext
     from tonnage_router.exchange import Exchange
     from tonnage_router.fleet import Endpoint
     from tonnage_router.tracing import RequestTrace
+    from tonnage_router.wire.incoming import Incoming
 
 OPERATIONS = {
     "/v1/chat/completions": "chat",
@@ -23,6 +26,9 @@ OPERATIONS = {
     "/v1/embeddings": "embeddings",
 }
 """Where `gen_ai.operation.name` has a well-known value for the path."""
+ROUTES = frozenset({*PROMPTS, b"/v1/models"})
+METHODS = frozenset({b"CONNECT", b"DELETE", b"GET", b"HEAD", b"OPTIONS", b"PATCH", b"POST", b"PUT", b"QUERY", b"TRACE"})
+"""Those that a span may name; others are `_OTHER`, so that clients cannot make up names."""
 CALLS = ("attempt", "prefill")
 """Phases in which an engine is called."""
 OUTCOME_OF_ATTEMPT = "upstream_"
@@ -97,6 +103,52 @@ def spans_of(
             state,
         )
         resent += phase.name == "attempt"
+
+
+def refused_span(
+    trace_id: int,
+    span_id: int,
+    caller: "TraceContext | None",
+    incoming: "Incoming | None",
+    status: int,
+    why: str,
+    now_ns: int,
+    origin: Origin,
+) -> Span:
+    """The only span of a request that was answered before it was routed: of no length, since when its first byte came
+    is not noted. As OpenTelemetry has it of servers, a status below 500 is no error."""
+    method = incoming.method if incoming is not None and incoming.method in METHODS else b""
+    target = incoming.target.partition(b"?")[0] if incoming is not None else b""
+    route = target.decode() if target in ROUTES else None
+    # Cut before they are remembered: a client may send many, each as long as a head may be.
+    path = target[:MAX_TEXT_BYTES].decode("latin-1") if target.startswith(b"/") else None
+    why = why[:MAX_TEXT_BYTES]
+    failed = status >= 500
+    request_id = incoming.request_id if incoming is not None else None
+    return Span(
+        trace_id,
+        span_id,
+        caller.parent_id if caller is not None else 0,
+        " ".join(filter(None, (method.decode() or "HTTP", route))),
+        Kind.SERVER,
+        now_ns,
+        now_ns,
+        {
+            "http.request.method": method.decode() or "_OTHER",
+            "http.route": route,
+            "url.path": path,
+            "url.scheme": origin.scheme,
+            "http.response.status_code": status,
+            "error.type": str(status) if failed else None,
+            "tonnage.outcome": "refused",
+            "tonnage.refusal": why,
+            "tonnage.policy": origin.policy,
+            "tonnage.tenant": origin.tenant,
+            "tonnage.request_id": request_id[:MAX_TEXT_BYTES].decode("latin-1") if request_id else None,
+        },
+        error=why if failed else None,
+        state=caller.state if caller is not None else b"",
+    )
 
 
 def _ns(seconds: float, since_epoch_s: float) -> int:

@@ -6,19 +6,22 @@ is tried. Each phase is a child of the request's own span; the engine is told wh
 
 import random
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tonnage_core.tracing.context import RANDOM, SAMPLED, TraceContext, header, read_context
 from tonnage_core.tracing.otlp import encoded_span
 from tonnage_core.tracing.sampling import Sampler
 from tonnage_router.trace_exporter import TraceExporter
-from tonnage_router.trace_spans import Origin, Phase, spans_of
+from tonnage_router.trace_spans import Origin, Phase, refused_span, spans_of
 
 if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
     from tonnage_router.fleet import Endpoint
     from tonnage_router.metrics import RouterMetrics
     from tonnage_router.settings import RouterSettings
+    from tonnage_router.wire.headers import Header
+    from tonnage_router.wire.incoming import Incoming
 
 PARENT = frozenset({b"traceparent"})
 PARENT_AND_STATE = frozenset({b"traceparent", b"tracestate"})
@@ -86,18 +89,33 @@ class Tracer:
     def begin(self, exchange: "Exchange") -> None:
         """Take up the caller's context and decide whether to record. A caller that does not record has its lines passed
         on as they are, where this router records no more than it."""
+        caller, trace_id = self._context(exchange.incoming.headers)
+        recording = self._sampler.samples(trace_id, caller)
+        if recording or caller is None or caller.sampled:
+            exchange.trace = RequestTrace(self._ids, trace_id, caller, recording=recording)
+
+    def _context(self, headers: "Sequence[Header]") -> tuple[TraceContext | None, int]:
+        """The caller's context, where there is one, and the trace's id."""
         parents, states = [], []
-        for name, value in exchange.incoming.headers:
+        for name, value in headers:
             size = len(name)
             if size == 11 and name.lower() == b"traceparent":
                 parents.append(value)
             elif size == 10 and name.lower() == b"tracestate":
                 states.append(value)
         caller = read_context(parents, states)
-        trace_id = caller.trace_id if caller is not None else self._ids.getrandbits(128) or 1
-        recording = self._sampler.samples(trace_id, caller)
-        if recording or caller is None or caller.sampled:
-            exchange.trace = RequestTrace(self._ids, trace_id, caller, recording=recording)
+        return caller, caller.trace_id if caller is not None else self._ids.getrandbits(128) or 1
+
+    def refused(self, incoming: "Incoming | None", status: int, why: str) -> None:
+        """Hand on the span of a request that was answered before it was routed, and perhaps before it was read."""
+        caller, trace_id = self._context(incoming.headers if incoming is not None else ())
+        if not self._sampler.samples(trace_id, caller) or not self.exporter.has_room(1):
+            return
+        span_id, account = self._ids.getrandbits(64) or 1, incoming.account if incoming is not None else None
+        named = None if account is None else self._metrics.tenants.label(account.spec.name)
+        origin = Origin(self._scheme, self._policy, named)
+        span = refused_span(trace_id, span_id, caller, incoming, status, why, time.time_ns(), origin)
+        self.exporter.add(encoded_span(span), 1)
 
     def ended(self, exchange: "Exchange", outcome: str, duration_s: float) -> None:
         """Hand on the spans of a request that has ended, if they are wanted and there is room for them."""

@@ -312,3 +312,69 @@ async def test_tenants_go_by_their_names(engines: Any, route: Any, collector: An
     )
     sent = b"".join(call.body for call in collector.engine.calls)
     assert b"secret" not in sent and key.encode() not in sent
+
+
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: r\r\n"
+REFUSED = {
+    "no such path": (b"GET /v1/chat?key=secret HTTP/1.1\r\nHost: r\r\n\r\n", "GET", 404, "no such path: /v1/chat"),
+    "a wrong method": (b"PUT /v1/models HTTP/1.1\r\nHost: r\r\n\r\n", "PUT /v1/models", 405, "use GET for /v1/models"),
+    "a method of its own": (b"MKCOL /a HTTP/1.1\r\nHost: r\r\n\r\n", "HTTP", 404, "no such path: /a"),
+    "too large": (POST + b"Content-Length: 5000\r\n\r\n", None, 413, "the body is larger than 4000 bytes"),
+    "no more room": (POST + b"Content-Length: 2000\r\n\r\n", None, 503, "too many request bytes are buffered"),
+    "no JSON": (POST + b"Content-Length: 6\r\n\r\nsecret", None, 400, "the body is not valid JSON"),
+    "no such model": (POST + b'Content-Length: 13\r\n\r\n{"model":"n"}', None, 404, "The model `n` does not exist."),
+    "smuggling": (POST + b"Transfer-Encoding: x\r\n\r\n", None, 400, "the only supported Transfer-Encoding"),
+    "no HTTP": (b"\x16\x03\x01 secret\r\n\r\n", "HTTP", 400, "malformed HTTP request"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+async def test_a_request_that_is_refused_before_routing_is_a_span(
+    kind: str, engines: Any, route: Any, collector: Any
+) -> None:
+    sent, name, status, why = REFUSED[kind]
+    (engine,) = await engines()
+    router = await route([engine], **traced(collector), body_bytes=4000, buffered_bytes=1000)
+    client = await router.client()
+    client.writer.write(sent.replace(b"Host: r\r\n", b"Host: r\r\n" + CALLER + b"x-request-id: r-1\r\n"))
+    assert (await client.read()).status == status
+    await router.until(lambda: len(collector.spans) == 1)
+    (root,) = collector.roots
+    assert root.name == (name or "POST /v1/chat/completions")
+    assert root.facts["http.response.status_code"] == status and root.facts["tonnage.refusal"].startswith(why)
+    assert root.facts["tonnage.outcome"] == "refused"
+    if kind != "no HTTP":
+        assert (root.trace, root.parent, root.facts["tonnage.request_id"]) == (TRACE, PARENT, "r-1")
+    failed = status >= 500
+    assert root.facts.get("error.type") == ("503" if failed else None), "a server's span of a 4xx is no error"
+    assert (root.error is not None) is failed and root.begun == root.ended
+    assert b"secret" not in collector.engine.calls[0].body
+    assert router.gateway.metrics.trace_spans == {"exported": 1}
+
+
+async def test_a_request_without_a_valid_key_is_a_span_and_what_strangers_write_is_cut(
+    engines: Any, route: Any, collector: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "tenants.yaml"
+    key = hashlib.sha256(b"sk-secret").hexdigest()
+    file.write_text(f"tenants: [{{name: acme, key_sha256: '{key}'}}]")
+    (engine,) = await engines()
+    router = await route([engine], **traced(collector), tenants_file=file)
+    assert (await router.post(CHAT, extra=b"Authorization: Bearer sk-wrong-secret\r\n")).status == 401
+    assert (await router.post(CHAT, path=b"/" + b"x" * 9000)).status == 404
+    known = b"Authorization: Bearer sk-secret\r\n"
+    assert (await router.post(CHAT, path=b"/v1/x", extra=known)).status == 404
+    assert (await router.post(b'{"model":"' + b"n" * 9000 + b'"}', extra=known)).status == 404
+    await router.until(lambda: len(collector.spans) == 4)
+    assert [span.facts.get("tonnage.tenant") for span in collector.roots] == [None, None, None, "acme"]
+    assert max(len(value) for span in collector.roots for value in span.facts.values() if type(value) is str) == 256
+    assert b"secret" not in b"".join(call.body for call in collector.engine.calls)
+
+
+async def test_a_refused_request_is_sampled_as_others_are(engines: Any, route: Any, collector: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine], **traced(collector))
+    assert (await router.post(CHAT, path=b"/v1/x", extra=CALLER.replace(b"-01\r\n", b"-00\r\n"))).status == 404
+    assert (await router.post(CHAT, path=b"/v1/y")).status == 404
+    await router.until(lambda: len(collector.spans) == 1)
+    assert collector.roots[0].facts["url.path"] == "/v1/y"

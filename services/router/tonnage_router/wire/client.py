@@ -44,6 +44,7 @@ class ClientConnection:
         "_queue",
         "_reading_paused",
         "_refused",
+        "_serving",
         "closing",
         "exchange",
         "paused",
@@ -64,6 +65,7 @@ class ClientConnection:
         self._parsed: Incoming | None = None
         self._last_head = RepeatedHead()
         self._refused = False
+        self._serving = False
         self._reading_paused = False
         self.closing = False
         self.paused = False
@@ -108,7 +110,8 @@ class ClientConnection:
         """Read requests: one whose head is the last one's again without the parser, any other through it."""
         if self._refused:
             return
-        self.quiet_ticks = 0
+        if (self._between or not self._in_head) and not self.paused:  # a head must come whole in time, however it trickles
+            self.quiet_ticks = 0
         if self._missing:
             data = self._take(data)
         while data and self._between and not self._refused and self._last_head.matches(data):
@@ -203,7 +206,15 @@ class ClientConnection:
             if incoming.error is not None:
                 self.refuse(*incoming.error)
             else:
-                self.transport.write(CONTINUE)
+                self._invite()
+
+    def _invite(self) -> None:
+        """Ask for the body of a request that waits to be asked, once what came before it is answered: written earlier
+        it would stand inside that answer."""
+        incoming = self._incoming
+        if incoming is not None and incoming.expects and not self._busy:
+            incoming.expects = False
+            self.transport.write(CONTINUE)
 
     def on_body(self, piece: bytes) -> None:
         """Keep the body, within the limits."""
@@ -234,13 +245,18 @@ class ClientConnection:
             self._gateway.unbuffer(incoming.body_size)
             return
         incoming.finish()
-        if self.exchange is None and not self._queue:
+        if not self._busy:
             self._gateway.handle(self, incoming)
             return
         self._queue.append(incoming)
         if len(self._queue) >= PIPELINED and not self._reading_paused:
             self._reading_paused = True
             self.transport.pause_reading()
+
+    @property
+    def _busy(self) -> bool:
+        """Requests wait their turn: one is being answered, others came before, or the answers so far are not read."""
+        return self.exchange is not None or self.paused or bool(self._queue)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -256,6 +272,8 @@ class ClientConnection:
         self.paused = False
         if self.exchange is not None:
             self.exchange.client_resumed()
+        else:
+            self._serve()
 
     def next_request(self, keep_alive: bool) -> None:
         """The current request is answered: take the next one, or close."""
@@ -263,12 +281,20 @@ class ClientConnection:
         self.quiet_ticks = 0
         if not keep_alive or self.closing:
             self.close()
-        elif self._queue and not self.transport.is_closing():
+        elif not self._serving:  # else the loop below takes the next one: a thousand may wait
+            self._serve()
+
+    def _serve(self) -> None:
+        """Take the requests that wait, until one has to be waited for itself."""
+        self._serving = True
+        while self._queue and self.exchange is None and not self.paused and not self.transport.is_closing():
             incoming = self._queue.popleft()
             if self._reading_paused and len(self._queue) < PIPELINED // 2:
                 self._reading_paused = False
                 self.transport.resume_reading()
             self._gateway.handle(self, incoming)
+        self._serving = False
+        self._invite()
 
     def refuse(self, status: int, message: str) -> None:
         """Answer an error and take nothing more. Input is read and dropped until the peer closes, so that it can read
@@ -277,13 +303,13 @@ class ClientConnection:
             return
         self._refused = True
         self.quiet_ticks = 0
-        if self._incoming is not None:
-            self._gateway.unbuffer(self._incoming.body_size)
-            self._incoming = None
+        incoming, self._incoming = self._incoming, None
+        if incoming is not None:
+            self._gateway.unbuffer(incoming.body_size)
         if self.exchange is not None:
             self.closing = True  # the answer under way ends first
             return
-        self._gateway.count_refused(status)
+        self._gateway.refused(incoming, status, message)
         retry = 1 if status == 503 else None
         self.transport.write(answer(status, error_object(status, message), close=True, retry_after_s=retry))
         if self.transport.can_write_eof():
