@@ -81,7 +81,7 @@ class Gateway:
         self.buffered = 0
         self.sharing: Sharing | None = None
         self.disaggregation = Disaggregation(self) if settings.disaggregation else None
-        self.tracer = self._traced() if settings.otlp_endpoint else None
+        self.tracer = self._traced() if settings.spans_to is not None else None
         self.draining = False
         self.drained = asyncio.Event()
         """Set when the last request ends while draining."""

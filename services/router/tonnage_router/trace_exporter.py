@@ -5,15 +5,18 @@ What cannot be sent waits in bounded memory; what finds no room there is dropped
 
 import asyncio
 import logging
+import time
 import uuid
+import zlib
 from collections import deque
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from tonnage_core.tracing.otlp import encoded_request, rejected_spans
 from tonnage_router.adapters.http_call import call
 from tonnage_router.errors import ProbeError
-from tonnage_router.trace_settings import collector, header_lines, pairs
+from tonnage_router.trace_settings import header_lines, pairs
 from tonnage_runtime.tls import client_context
 
 if TYPE_CHECKING:
@@ -32,10 +35,14 @@ SEND_TIMEOUT_S = 10.0
 FLUSH_S = 3.0
 """For what is left when the router stops."""
 WAITS_S = (1.0, 2.0, 4.0, 8.0)
-"""Before a batch is sent again; after the last one it is given up."""
+"""Before a batch is sent again, unless the collector's `Retry-After` says when; after the last one it is given up."""
+LONGEST_WAIT_S = 60.0
+"""Where the collector asks for more."""
 TRY_AGAIN = frozenset({429, 502, 503, 504})
 """Statuses that OTLP says to try again after."""
 TYPE = b"content-type: application/x-protobuf\r\n"
+GZIP_LEVEL, GZIP_WINDOW = 1, 31
+"""Higher levels save a twentieth more for twice the CPU; 31 is zlib's largest window in gzip's frame."""
 
 
 class TraceExporter:
@@ -43,9 +50,12 @@ class TraceExporter:
     left), rejected (by a collector that took others of the same batch), failed."""
 
     def __init__(self, settings: "RouterSettings", counts: dict[str, int]) -> None:
-        scheme, self._host, self._port, self._path = collector(settings.otlp_endpoint)
+        to = settings.spans_to
+        assert to is not None
+        scheme, self._host, self._port, self._path = to
         self._tls = client_context(settings.otlp_ca_file) if scheme == "https" else None
-        self._lines = TYPE + header_lines(settings.otlp_headers)
+        self._gzip = settings.otlp_compression == "gzip"
+        self._lines = TYPE + b"content-encoding: gzip\r\n" * self._gzip + header_lines(settings.otlp_headers)
         self._resource = {
             "service.name": settings.trace_service_name,
             "service.version": VERSION,
@@ -58,6 +68,8 @@ class TraceExporter:
         self._full = asyncio.Event()
         self._unsent: tuple[bytes, int] | None = None
         self._trouble = False
+        self._asked_s: float | None = None
+        """How long the collector's last answer asks to wait."""
 
     def has_room(self, count: int) -> bool:
         """Whether a request's spans may be added; when not, `count` of them are dropped."""
@@ -105,7 +117,7 @@ class TraceExporter:
             if wait_s is None:
                 self._give_up(batch[1])
             else:
-                await asyncio.sleep(wait_s)
+                await asyncio.sleep(wait_s if self._asked_s is None else self._asked_s)
 
     def _next(self) -> tuple[bytes, int] | None:
         """The batch to send: the one that was not taken, else a new one of what is queued."""
@@ -123,6 +135,9 @@ class TraceExporter:
     async def _sent(self, batch: tuple[bytes, int]) -> bool:
         """Send a batch; False when it should be sent again."""
         body, count = batch
+        self._asked_s = None
+        if self._gzip:
+            body = await asyncio.to_thread(zlib.compress, body, GZIP_LEVEL, GZIP_WINDOW)
         try:
             answer = await call(
                 self._host,
@@ -145,6 +160,7 @@ class TraceExporter:
             return True
         self._note(f"the collector answered {answer.status}")
         if answer.status in TRY_AGAIN:
+            self._asked_s = asked_wait_s(answer.retry_after, time.time())
             return False
         self._give_up(count)
         return True
@@ -165,3 +181,16 @@ class TraceExporter:
         elif problem is None and self._trouble:
             log.info("traces exported again", extra=where)
         self._trouble = problem is not None
+
+
+def asked_wait_s(text: str, now: float) -> float | None:
+    """Seconds that a `Retry-After` asks to wait, from 0 to `LONGEST_WAIT_S`; None where there is none that can be read.
+    `now` is seconds since the epoch, for one that names a date."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:10]), LONGEST_WAIT_S)
+    try:
+        until = parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return min(max(until - now, 0.0), LONGEST_WAIT_S)

@@ -1,6 +1,7 @@
 """How spans get to a collector, and that no collector can harm requests."""
 
 import asyncio
+import gzip
 import re
 import socket
 import ssl
@@ -9,7 +10,10 @@ from typing import Any
 
 import pytest
 import trustme
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from tonnage_router import trace_exporter
 from tonnage_router.settings import RouterSettings
@@ -58,6 +62,7 @@ PARTIAL.partial_success.rejected_spans = 1
 ANSWERS = {
     "redirect": (b"HTTP/1.1 307 Moved\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n", "failed"),
     "bad request": (b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n", "failed"),
+    "too large": (b"HTTP/1.1 413 Too Large\r\nretry-after: 0\r\ncontent-length: 0\r\n\r\n", "failed"),
     "always busy": (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n", "failed"),
     "no HTTP": (b"\x00\xff nonsense\r\n\r\n", "failed"),
     "an upgrade": (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nxx", "failed"),
@@ -96,6 +101,54 @@ async def test_a_batch_that_was_not_taken_is_sent_again(engines: Any, route: Any
     await router.post(CHAT)
     await router.until(lambda: router.gateway.metrics.trace_spans == {"exported": 2})
     assert collector.engine.calls[0].body == collector.engine.calls[1].body
+
+
+@pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
+async def test_a_collector_says_when_to_come_back(
+    status: str, engines: Any, route: Any, collector: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def later(call: Any) -> None:
+        call.answer(b"", "200 OK" if len(call.engine.calls) > 1 else status, b"Retry-After: 0\r\n")
+
+    monkeypatch.setattr(trace_exporter, "WAITS_S", (3600.0,))
+    collector.engine.script = later
+    (engine,) = await engines()
+    router = await route([engine], otlp_endpoint=collector.engine.url)
+    await router.post(CHAT)
+    await router.until(lambda: router.gateway.metrics.trace_spans == {"exported": 2})
+
+
+@pytest.mark.parametrize(
+    ("text", "wait_s"),
+    [
+        (" 7 ", 7.0),
+        ("0", 0.0),
+        ("86400", 60.0),
+        ("9" * 5000, 60.0),
+        ("Thu, 01 Jan 1970 00:01:45 GMT", 5.0),
+        ("Thu, 01 Jan 1970 00:01:30 GMT", 0.0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 60.0),
+        ("", None),
+        ("-1", None),
+        ("1e3", None),
+        ("soon", None),
+        ("\xb2", None),
+    ],
+)
+def test_what_retry_after_asks_for_is_bounded(text: str, wait_s: float | None) -> None:
+    assert trace_exporter.asked_wait_s(text, now=100.0) == wait_s
+
+
+async def test_batches_are_compressed_where_that_is_asked_for(engines: Any, route: Any, collector: Any) -> None:
+    (engine,) = await engines()
+    url = f"{collector.engine.url}/all/spans"
+    router = await route([engine], otlp_traces_endpoint=url, otlp_compression="gzip")
+    await router.post(CHAT)
+    await router.until(lambda: router.gateway.metrics.trace_spans == {"exported": 2})
+    (sent,) = collector.engine.calls
+    assert sent.head.startswith(b"POST /all/spans ") and b"\r\ncontent-encoding: gzip\r\n" in sent.head
+    (spans,) = ExportTraceServiceRequest.FromString(gzip.decompress(sent.body)).resource_spans[0].scope_spans
+    assert len(spans.spans) == 2
 
 
 async def test_spans_that_a_collector_leaves_out_are_counted(engines: Any, route: Any, collector: Any) -> None:

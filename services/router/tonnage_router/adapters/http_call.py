@@ -14,10 +14,11 @@ MAX_ANSWER_BYTES = 16 << 20
 
 @dataclass(slots=True)
 class Answer:
-    """Status and body of a call."""
+    """Status and body of a call, and what `Retry-After` says."""
 
     status: int = 0
     body: bytes = b""
+    retry_after: str = ""
 
 
 @dataclass(slots=True)
@@ -26,10 +27,14 @@ class _Reader:
     complete: bool = False
     cut_by_end: bool = True
     """Whether a connection closed before `complete` cuts the answer: it said its length, or not all of its head."""
+    retry_after: str = ""
     _sized: bool = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._sized = self._sized or name.lower() in (b"content-length", b"transfer-encoding")
+        lower = name.lower()
+        self._sized = self._sized or lower in (b"content-length", b"transfer-encoding")
+        if lower == b"retry-after":
+            self.retry_after = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self.cut_by_end = self._sized
@@ -92,6 +97,6 @@ async def _exchange(host: str, port: int, tls: ssl.SSLContext | None, request: b
             raise httptools.HttpParserError("closed without an answer")
         if reader.cut_by_end and not reader.complete:
             raise httptools.HttpParserError("closed before the end of its answer")
-        return Answer(parser.get_status_code(), b"".join(reader.pieces))
+        return Answer(parser.get_status_code(), b"".join(reader.pieces), reader.retry_after)
     finally:
         writer.transport.abort()
