@@ -209,6 +209,12 @@ ROUTER = Board(
                     "percentunit",
                     "Where prompts are tokenized here (`tokenizers`).",
                 ),
+                Panel(
+                    "Trace spans",
+                    {"sum by (outcome) (rate(tonnage_router_trace_spans_total{<C>}[<I>]))": "{{outcome}}"},
+                    "ops",
+                    "Where traces are sent (`otlp_endpoint`). Dropped: no room was left. Failed: the log says why.",
+                ),
             ),
         ),
     ),
