@@ -56,7 +56,22 @@ class EndpointSpec(Settings):
             raise ValueError(why)
         if _port(parts) == 0:
             raise ValueError(f"{url}: a port is a number from 1 to 65535")
+        if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
+            raise ValueError(
+                f"endpoint {parts.hostname}: only http://host:port is read: leave the URL's other parts out"
+            )
+        if not _is_name(parts.hostname or ""):
+            raise ValueError(f"{url}: {parts.hostname} can be no host's name")
         return url
+
+
+def _is_name(host: str) -> bool:
+    """Whether it can be looked up: an empty label, or one of over 63 bytes, would end whoever tried."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _port(parts: SplitResult) -> int | None:
@@ -200,7 +215,7 @@ class RouterSettings(TraceSettings):
     idle_timeout_s: float = Field(default=120.0, gt=0)
     """Between two pieces of an answer."""
     client_timeout_s: float = Field(default=60.0, gt=0)
-    """A client that stops sending its request, or reading its answer."""
+    """A client that stops sending its request, takes longer for its head, or stops reading its answer."""
     keep_alive_s: float = Field(default=75.0, ge=0)
     """An idle client connection."""
     upstream_idle_s: float = Field(default=4.0, ge=0)

@@ -68,7 +68,7 @@ class Sweeper:
             self._gateway.prefilled(exchange)
 
     def _connection(self, client: ClientConnection) -> None:
-        if client.exchange is not None:
+        if client.exchange is not None or client.paused:
             if client.paused:
                 client.quiet_ticks += 1
                 if client.quiet_ticks > self._client:

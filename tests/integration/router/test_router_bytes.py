@@ -236,6 +236,45 @@ async def test_pipelined_requests_are_answered_in_order(engines: Any, route: Any
     assert [raw.find(body) for body in bodies] == sorted(raw.find(body) for body in bodies)
 
 
+async def test_requests_pipelined_by_the_thousand_are_all_answered(engines: Any, route: Any) -> None:
+    async def script(call: Any) -> None:
+        await router.until(lambda: any(len(client._queue) > 1500 for client in router.gateway.clients))
+        call.answer()
+
+    (engine,) = await engines(script=script)
+    router = await route([engine])
+    client = await router.client()
+    client.send(b'{"model":"m"}')
+    client.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: r\r\n\r\n" * 4000)
+    got = 0
+    while got < 4001:
+        got += (await client.reader.readuntil(b"\r\n\r\n")).count(b"HTTP/1.1 200 OK")
+    assert router.gateway.buffered == 0
+
+
+async def test_an_invitation_to_send_stands_in_no_other_answer(engines: Any, route: Any) -> None:
+    async def script(call: Any) -> None:
+        if call.engine.calls[1:]:
+            call.answer()
+            return
+        call.stream_head()
+        await call.chunk(b"data: 1\n\n")
+        await router.until(lambda: any(client._incoming is not None for client in router.gateway.clients))
+        await call.chunk(b"data: 2\n\n")
+        call.end()
+
+    (engine,) = await engines(script=script)
+    router = await route([engine])
+    client = await router.client()
+    client.send(b'{"model":"m","stream":true}')
+    client.writer.write(b"POST %b HTTP/1.1\r\nHost: r\r\nExpect: 100-continue\r\nContent-Length: 13\r\n\r\n" % CHAT)
+    first = await client.reader.readuntil(b"\r\n0\r\n\r\n")
+    assert b"100" not in first and first.count(b"data: ") == 2
+    assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    client.writer.write(b'{"model":"m"}')
+    assert (await client.read()).status == 200
+
+
 async def test_an_http_10_client_gets_a_body_it_can_read(engines: Any, route: Any) -> None:
     async def script(call: Any) -> None:
         call.stream_head()

@@ -6,6 +6,8 @@ from typing import Any
 import orjson
 import pytest
 
+from tonnage_router.settings import EndpointSpec
+
 PATH = b"/v1/chat/completions"
 START = b"POST /v1/chat/completions HTTP/1.1\r\nHost: r\r\n"
 SMUGGLING = {
@@ -134,6 +136,9 @@ BAD_BODIES = {
     "model not a string": b'{"model":1}',
     "stream not a boolean": b'{"model":"m","stream":"yes"}',
     "too deep": b'{"model":"m","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "utf-16": '{"model":"m"}'.encode("utf-16"),
+    "utf-16 without a mark": '{"model":"m"}'.encode("utf-16-le"),
+    "utf-32": '{"model":"m"}'.encode("utf-32"),
 }
 
 
@@ -147,6 +152,23 @@ async def test_a_body_that_cannot_be_routed_is_400_in_openai_form(name: str, eng
     assert set(orjson.loads(answer.body)["error"]) == {"message", "type", "param", "code"}
     assert engine.calls == []
     assert (await client.post(b'{"model":"m"}')).status == 200  # the connection lives on
+
+
+@pytest.mark.parametrize("part", [b'"tools":%b', b'"messages":[{"role":"user","content":[{"image":%b}]}]'])
+async def test_a_body_too_deep_to_be_read_leaves_nothing_behind(part: bytes, engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine])
+    for deep in (b'{"a":' * 990 + b"1" + b"}" * 990, b'[{"a":' * 490 + b"1" + b"}]" * 490):
+        answer = await router.post(b'{"model":"m",' + part % deep + b"}")
+        assert answer.status == 200 or b"the body is nested too deeply" in answer.body  # compiled, the stack holds it
+    assert router.gateway.buffered == 0
+
+
+async def test_a_byte_order_mark_passes_where_the_model_is_rewritten(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine], endpoints=[EndpointSpec(url=engine.url, model="alias", served_model="m")])
+    assert (await router.post(b'\xef\xbb\xbf {"model":"alias"}')).status == 200
+    assert engine.calls[0].body == b'\xef\xbb\xbf {"model":"m"}'
 
 
 async def test_a_body_without_a_model_goes_to_the_only_one(engines: Any, route: Any) -> None:
@@ -216,6 +238,18 @@ async def test_a_client_that_stops_sending_is_408(engines: Any, route: Any) -> N
     assert (await client.read()).status == 408
 
 
+async def test_a_head_that_trickles_is_408(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine], client_timeout_s=0.5)
+    client = await router.client()
+    client.writer.write(START)
+    answered = asyncio.create_task(client.read())
+    while not answered.done():
+        client.writer.write(b"a")
+        await asyncio.sleep(0.05)
+    assert (await answered).status == 408
+
+
 async def test_an_idle_connection_is_closed_without_a_word(engines: Any, route: Any) -> None:
     (engine,) = await engines()
     router = await route([engine], keep_alive_s=0.3)
@@ -240,6 +274,23 @@ async def test_a_client_that_stops_reading_is_dropped_and_its_engine_freed(engin
     await router.until(lambda: engine.left == 1)
     assert router.counters() == [(0, 0, 0)]
     assert router.gateway.clients == set()
+
+
+async def test_a_client_that_reads_no_answer_is_not_read_on_and_then_dropped(engines: Any, route: Any) -> None:
+    (engine,) = await engines(model="m" * 200)
+    router = await route([engine], client_timeout_s=1.0)
+    client = await router.client()
+    client.writer.transport.pause_reading()
+    asks = b"GET /v1/models HTTP/1.1\r\nHost: r\r\n\r\n" * 5000
+    most = 0
+    try:
+        while router.gateway.clients:
+            client.writer.write(asks)
+            await asyncio.wait_for(client.writer.drain(), 0.05)
+            most = max(most, *(c.transport.get_write_buffer_size() for c in router.gateway.clients), 0)
+    except (TimeoutError, ConnectionError):
+        await router.until(lambda: not router.gateway.clients)
+    assert most < 1 << 20
 
 
 async def test_models_are_merged_and_adapters_keep_their_parent(engines: Any, route: Any) -> None:

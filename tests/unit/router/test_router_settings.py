@@ -58,6 +58,10 @@ def test_a_wrong_setting_is_named(fields: dict[str, object], message: str) -> No
         ('endpoints: [{url: "http://x:1", gpu_speed: 1.0e-320}]', "endpoint 1: gpu_speed"),
         ('endpoints: [{url: "http://x:70000"}]', "http://x:70000: a port is a number from 1 to 65535"),
         ('endpoints: [{url: "http://x:y"}]', "a port is a number from 1 to 65535"),
+        ('endpoints: [{url: "http://x:1/v1"}]', "endpoint x: only http://host:port is read"),
+        ('endpoints: [{url: "http://x:1/?key=1"}]', "endpoint x: only http://host:port is read"),
+        ('endpoints: [{url: "http://me:secret@x:1"}]', "endpoint x: only http://host:port is read"),
+        ('endpoints: [{url: "http://x..y:1"}]', "x..y can be no host's name"),
         ("a: [", "not valid YAML"),
     ],
 )
@@ -69,5 +73,5 @@ def test_a_wrong_endpoint_file_is_named(text: str, message: str, tmp_path: Path)
 
 
 def test_an_ipv6_endpoint_keeps_its_brackets_in_host() -> None:
-    made = gateway(endpoints=[EndpointSpec(url="http://[::1]:8000")])
+    made = gateway(endpoints=[EndpointSpec(url="http://[::1]:8000/")])
     assert next(iter(made.fleet)).authority == b"[::1]:8000"

@@ -21,6 +21,7 @@ _MOST_TOKENS: Final = 1 << 20
 its endpoint, or fit no float."""
 _MOST_SAMPLES: Final = 1 << 14
 """The same of `n`: vLLM's own limit."""
+TOO_DEEP: Final = "the body is nested too deeply"
 Document = dict[str, Any]
 
 
@@ -40,9 +41,11 @@ def parse(body: bytes) -> Document:
 
 def _parse_leniently(body: bytes) -> Any:
     try:
-        return json.loads(body)
+        return json.loads(body.decode("utf-8-sig", "surrogatepass"))  # from bytes it would take UTF-16 as well
     except RecursionError as error:
-        raise BadBodyError("the body is nested too deeply") from error
+        raise BadBodyError(TOO_DEEP) from error
+    except UnicodeDecodeError as error:
+        raise BadBodyError("the body is not UTF-8") from error
     except ValueError as error:
         raise BadBodyError(f"the body is not valid JSON: {error}" if body else "the body is empty") from error
 
@@ -60,7 +63,10 @@ def facts(document: Document, read_prompt: "PromptReader") -> BodyFacts:
     stream = document.get("stream")
     if stream is not None and type(stream) is not bool:
         raise BadBodyError(f"stream must be a boolean, not {_kind(stream)}", "stream")
-    prompt, tokens = read_prompt(document)
+    try:
+        prompt, tokens = read_prompt(document)
+    except RecursionError as error:
+        raise BadBodyError(TOO_DEEP) from error
     options, samples = document.get("stream_options"), document.get("n")
     return BodyFacts(
         model,

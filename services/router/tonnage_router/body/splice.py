@@ -1,5 +1,6 @@
 """Small edits of a JSON object's bytes: everything outside an edit stays byte for byte as the client sent it."""
 
+import codecs
 import json
 import re
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ def spans(body: bytes, start: int, names: frozenset[str]) -> dict[str, list[Span
 
 
 def _open(body: bytes, start: int) -> int:
-    at = _skip(body, start)
+    at = _skip(body, len(codecs.BOM_UTF8) if not start and body.startswith(codecs.BOM_UTF8) else start)
     if body[at : at + 1] != b"{":
         raise BadBodyError("the body is not a JSON object")
     return _skip(body, at + 1)
@@ -74,7 +75,12 @@ def _skip(body: bytes, at: int) -> int:
 
 def _key(raw: bytes) -> str:
     inner = raw[1:-1]
-    return str(json.loads(raw)) if b"\\" in inner else inner.decode("utf-8", "replace")
+    if b"\\" not in inner:
+        return inner.decode("utf-8", "replace")
+    try:
+        return str(json.loads(raw))
+    except ValueError as error:
+        raise BadBodyError("the body's keys cannot be located") from error
 
 
 def _value_end(body: bytes, at: int) -> int:

@@ -110,8 +110,8 @@ class ClientConnection:
         """Read requests: one whose head is the last one's again without the parser, any other through it."""
         if self._refused:
             return
-        if (self._between or not self._in_head) and not self.paused:  # a head must come whole in time, however it trickles
-            self.quiet_ticks = 0
+        if (self._between or self._missing or not self._in_head) and not self.paused:
+            self.quiet_ticks = 0  # bytes of a head do not count: it must come whole in time, however it trickles
         if self._missing:
             data = self._take(data)
         while data and self._between and not self._refused and self._last_head.matches(data):
@@ -281,11 +281,11 @@ class ClientConnection:
         self.quiet_ticks = 0
         if not keep_alive or self.closing:
             self.close()
-        elif not self._serving:  # else the loop below takes the next one: a thousand may wait
+        elif (self._queue or self._incoming is not None) and not self._serving:
             self._serve()
 
     def _serve(self) -> None:
-        """Take the requests that wait, until one has to be waited for itself."""
+        """Take the requests that wait, until one has to be waited for. A loop: a thousand may come at once."""
         self._serving = True
         while self._queue and self.exchange is None and not self.paused and not self.transport.is_closing():
             incoming = self._queue.popleft()
@@ -306,7 +306,7 @@ class ClientConnection:
         incoming, self._incoming = self._incoming, None
         if incoming is not None:
             self._gateway.unbuffer(incoming.body_size)
-        if self.exchange is not None:
+        if self.exchange is not None or self._queue:
             self.closing = True  # the answer under way ends first
             return
         self._gateway.refused(incoming, status, message)
