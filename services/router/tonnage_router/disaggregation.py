@@ -90,7 +90,8 @@ class Disaggregation:
             return False
         prefill = self._gateway.fleet.by_slot[chosen.chosen.slot]
         running = self._first_call(exchange, self._held[exchange], chosen, prefill)
-        self._held[exchange].task = asyncio.get_running_loop().create_task(running)
+        task = self._held[exchange].task = asyncio.get_running_loop().create_task(running)
+        task.add_done_callback(_told)
         return True
 
     def params(self, exchange: "Exchange", endpoint: "Endpoint") -> bytes | None:
@@ -169,9 +170,6 @@ class Disaggregation:
             self._count("done")
         except (ProbeError, NoAdapterError, NoParamsError) as error:
             why = self._failed(endpoint, error)
-        except Exception:
-            log.exception("first call", extra={"endpoint": endpoint.id})
-            self._count("failed")
         finally:
             endpoint.residency.end_use(model)
             if held.params is None:
@@ -179,9 +177,10 @@ class Disaggregation:
                 if exchange.trace is not None:
                     exchange.trace.failed(why)
             own.release()
-        if not exchange.ended:
-            gateway.admission.room_freed()
-            exchange.resume()
+            # Here, so that a request never waits for a call that is over; one that was cancelled has ended.
+            if not exchange.ended:
+                gateway.admission.room_freed()
+                exchange.resume()
 
     async def _prefilled(self, exchange: "Exchange", endpoint: "Endpoint", ahead_tokens: int) -> bytes:
         gateway, spec = self._gateway, endpoint.spec
@@ -218,6 +217,13 @@ class Disaggregation:
         kind = "connect" if status is None else "backpressure" if status in (429, 503) else "status"
         self._gateway.endpoint_failed(endpoint, kind)
         return kind if status is None else str(status)
+
+
+def _told(task: asyncio.Task[None]) -> None:
+    """A fault of the router's own is logged; the request has gone on."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        log.error("first call", exc_info=error)
 
 
 def _suits(exchange: "Exchange") -> bool:

@@ -6,6 +6,9 @@ from typing import Any
 import orjson
 import pytest
 
+from tonnage_router import disaggregation
+from tonnage_router.body import prefill as prefill_bodies
+
 BODY = (
     b'{"model":"m", "stream":false,\t"max_tokens":7,"messages":[{"role":"user","content":"' + b"word " * 8000 + b'"}]}'
 )
@@ -107,7 +110,9 @@ async def test_prompts_that_cannot_be_taken_apart_keep_no_endpoint_from_whole_re
     router, both, decode = await shared(engines, route)
     several = BODY[:-1] + b',"n":3}'
     assert (await router.post(several)).status == 200
-    router.gateway.fleet.by_id[f"127.0.0.1:{both.port}"].candidate.decode_tokens = 0
+    by_id = router.gateway.fleet.by_id
+    by_id[f"127.0.0.1:{both.port}"].candidate.decode_tokens = 0
+    by_id[f"127.0.0.1:{decode.port}"].candidate.decode_tokens = 1_000_000
     router.gateway.scheduler.index.clear_slot(1)
     assert (await router.post(several)).status == 200
     assert [call.body for call in decode.calls] == [several] == [call.body for call in both.calls]
@@ -125,6 +130,22 @@ async def know_nothing_of_kv(call: Any) -> None:
     call.answer()
 
 
+async def answer_no_json(call: Any) -> None:
+    call.answer(b'{"\\x":1}')
+
+
+async def answer_no_text(call: Any) -> None:
+    call.answer(b'{"\\u0041\xff":1,"kv_transfer_params":{"a":1}}')
+
+
+async def answer_no_http(call: Any) -> None:
+    call.writer.write(b"\x00\xff nonsense\r\n\r\n")
+
+
+async def say_nothing(call: Any) -> None:
+    await call.reader.read(1)
+
+
 async def cut(call: Any) -> None:
     call.writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{")
     await call.writer.drain()
@@ -137,13 +158,20 @@ async def cut(call: Any) -> None:
         (refuse, "failed", True),
         (object_to_it, "refused", False),
         (know_nothing_of_kv, "no_params", False),
+        (answer_no_json, "no_params", False),
+        (answer_no_text, "no_params", False),
+        (answer_no_http, "failed", True),
+        (say_nothing, "failed", True),
         (cut, "failed", True),
         (None, "failed", True),
     ],
 )
 async def test_whatever_the_prefill_endpoint_does_the_client_gets_its_answer(
-    engines: Any, route: Any, script: Any, outcome: str, blamed: bool
+    engines: Any, route: Any, script: Any, outcome: str, blamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if script is say_nothing:
+        monkeypatch.setattr(disaggregation, "SLACK_S", 0.2)
+        monkeypatch.setattr(disaggregation, "PATIENCE", 0.0)
     (prefill,), (decode,) = await engines(1, script=script or give_kv), await engines(1)
     router = await start(route, prefill, decode)
     if script is None:
@@ -154,6 +182,22 @@ async def test_whatever_the_prefill_endpoint_does_the_client_gets_its_answer(
     assert router.counters() == [(0, 0, 0), (0, 0, 0)]
     assert router.gateway.metrics.handovers == {"pays": 1, outcome: 1}
     assert bool(router.gateway.metrics.endpoint_failures) is blamed
+
+
+async def test_a_fault_of_the_routers_own_in_the_first_call_costs_no_request(
+    engines: Any, route: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> bytes:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(prefill_bodies, "for_prefill", broken)
+    (prefill,), (decode,) = await engines(1, script=give_kv), await engines(1)
+    router = await start(route, prefill, decode)
+    assert (await router.post(BODY)).status == 200
+    assert prefill.calls == [] and decode.calls[0].body == BODY
+    await router.settled()
+    assert router.counters() == [(0, 0, 0), (0, 0, 0)]
+    assert any(record.exc_info and record.exc_info[0] is ZeroDivisionError for record in caplog.records)
 
 
 async def test_a_client_that_leaves_stops_the_first_call(engines: Any, route: Any) -> None:
