@@ -195,6 +195,26 @@ def test_an_inference_pool_takes_the_pods_of_its_selector_at_its_ports() -> None
     assert only(of_pool(pool(), "p", [going(pods[0])])).causes == {TERMINATING}
 
 
+def test_the_engines_at_an_inference_pools_ports_publish_at_ports_of_their_own() -> None:
+    one = of_app("a", "10.0.0.1", "llama")
+    one["metadata"]["annotations"] = {
+        "tonnage.dev/kv-events-port": "5557",
+        "tonnage.dev/kv-events-replay-port": "65533",
+    }
+
+    def ports(*numbers: int) -> list[tuple[int | None, int | None]]:
+        rows = of_pool(pool("llama", *numbers), "p", [one])
+        return [(r.spec.kv_events_port, r.spec.kv_events_replay_port) for r in rows if isinstance(r, Found)]
+
+    assert ports(8000) == [(5557, 65533)]
+    assert ports(8001, 8000) == [(5557, 65533), (5558, 65534)], "in the order of the pool, not of the numbers"
+    assert ports(1, 2, 3, 4)[3] == (5560, None), "no port is over 65535"
+    (told,) = [row for row in of_pool(pool("llama", 1, 2, 3, 4), "p", [one]) if isinstance(row, Unreadable)]
+    assert "kv-events-replay-port" in told.why
+    one["metadata"]["annotations"] = {"tonnage.dev/kv-events-port": "5557", "tonnage.dev/data-parallel-size": "4"}
+    assert ports(8000, 8001) == [(5557, None), (5561, None)], "each with ranks of its own"
+
+
 def test_what_is_no_usable_inference_pool_gives_no_endpoints_and_says_why() -> None:
     pods = [of_app("a", "10.0.0.1", "llama")]
     nothing: Object = {"spec": {"selector": {"matchLabels": {}}, "targetPorts": [{"number": 8000}]}}

@@ -30,6 +30,8 @@ FIELDS: Mapping[str, str] = {
 }
 """Names of labels and annotations under `tonnage.dev/`, and the endpoint fields they give. An annotation wins: it may
 hold what a label may not, such as the slash of a model name."""
+SHIFTED = ("kv-events-port", "kv-events-replay-port")
+"""Ports of a pod's first engine, where it has several."""
 DECIDING = frozenset({"url", "role", "model", "served_model"})
 """Fields without which an endpoint would get the wrong requests; others are left unknown when they cannot be read."""
 SERVICE_LABEL = "kubernetes.io/service-name"
@@ -62,7 +64,8 @@ def of_pods(pods: Iterable[Object], port: str) -> list[Row]:
 
 def of_pool(pool: Object | None, name: str, pods: Iterable[Object]) -> list[Row]:
     """An endpoint for each target port of the InferencePool `name` on each running pod that its selector takes; none
-    when there is no such pool. Several ports of a pod are endpoints `<pod>-<port>`.
+    when there is no such pool. Several ports of a pod are endpoints `<pod>-<port>`, engines beside each other: as ranks
+    do, the second publishes its KV events one port after the first (`SHIFTED`), and so on.
     """
     spec = (pool or {}).get("spec") or {}
     wanted = (spec.get("selector") or {}).get("matchLabels") or {}
@@ -74,9 +77,9 @@ def of_pool(pool: Object | None, name: str, pods: Iterable[Object]) -> list[Row]
     for pod in _live(pods):
         labels = _meta(pod).get("labels") or {}
         if all(labels.get(key) == value for key, value in wanted.items()):
-            for number in numbers:
-                own = str(_meta(pod).get("name"))
-                rows += _at(pod, own if len(numbers) == 1 else f"{own}-{number}", number)
+            own = str(_meta(pod).get("name"))
+            for place, number in enumerate(numbers):
+                rows += _at(pod, own if len(numbers) == 1 else f"{own}-{number}", number, place)
     return _latest(rows)
 
 
@@ -128,11 +131,23 @@ def _of_pod(pod: Object, port: str) -> Iterator[Row]:
         yield from _at(pod, name, number)
 
 
-def _at(pod: Object, name: str, number: int) -> Iterator[Row]:
+def _at(pod: Object, name: str, number: int, place: int = 0) -> Iterator[Row]:
     causes = {TERMINATING} if _meta(pod).get("deletionTimestamp") else set()
     if not _ready(pod):
         causes.add(NOT_READY)
-    yield from _rows(name, _url(_address(pod), number), _meta(pod).get("uid"), _marks(pod), causes)
+    marks = _shifted(_marks(pod), place)
+    yield from _rows(name, _url(_address(pod), number), _meta(pod).get("uid"), marks, causes)
+
+
+def _shifted(marks: Mapping[str, str], place: int) -> Mapping[str, str]:
+    """The marks of the engine at a place, 0 and up, among those of a pod; each has its own ranks' ports."""
+    ranks = int(size) if _is_number(size := marks.get("data-parallel-size", "1")) else 1
+    ports = {key: str(int(marks[key]) + place * ranks) for key in SHIFTED if _is_number(marks.get(key, ""))}
+    return {**marks, **ports}
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < 6
 
 
 def _rows(name: str, url: str, uid: Any, marks: Mapping[str, str], causes: Iterable[str]) -> Iterator[Row]:
@@ -160,7 +175,7 @@ def _precedence(pod: Object) -> tuple[bool, str, str]:
 
 
 def _pod_port(pod: Object, wanted: str) -> int | None:
-    if wanted.isdecimal() and len(wanted) < 6:
+    if _is_number(wanted):
         return int(wanted)
     containers = (pod.get("spec") or {}).get("containers") or []
     ports = [port for container in containers for port in container.get("ports") or []]
@@ -197,7 +212,7 @@ def _of_slice_endpoint(
     marks = _marks(pod) if pod is not None else _marks(piece)
     addresses = endpoint.get("addresses") or []
     own = marks.get("port", "")
-    number = int(own) if own.isdecimal() and len(own) < 6 else number
+    number = int(own) if _is_number(own) else number
     if not addresses or number is None or piece.get("addressType") == "FQDN":
         shown = name or str(_meta(piece).get("name"))
         yield Unreadable(shown, "the EndpointSlice gives no IP address, or no port of the name that is asked for")
