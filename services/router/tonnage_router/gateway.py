@@ -118,7 +118,7 @@ class Gateway:
         elif incoming.length is not None and incoming.length > self.limits.body_bytes:
             incoming.error = (413, f"the body is larger than {self.limits.body_bytes} bytes")
         elif self.tenants.enabled and (incoming.account or self._identified(incoming)) is None:
-            incoming.error = (401, "send a valid key as `Authorization: Bearer <key>`")
+            incoming.error = (401, "send a valid key as `Authorization: Bearer <key>` or `x-api-key: <key>`")
         elif incoming.encoding not in (None, b"identity"):
             incoming.error = (415, "send the body without Content-Encoding")
         elif incoming.length is not None and self.buffered + incoming.length > self.limits.buffered_bytes:
@@ -149,7 +149,7 @@ class Gateway:
                 self._local(client, incoming, 400, "model is required: several are served", param="model")
                 return
         if facts.model not in self.fleet.seen_models:
-            message = f"The model `{facts.model}` does not exist."
+            message = f"The model `{facts.model[:200]}` does not exist."
             self._local(client, incoming, 404, message, code="model_not_found", param="model")
             return
         facts.pool = self.lora.parent(facts.model) or facts.model

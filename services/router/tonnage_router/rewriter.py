@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 WITH_STREAM_OPTIONS: Final = frozenset({b"/v1/chat/completions", b"/v1/completions"})
 RANK: Final = frozenset({HEADER})
-KEY: Final = frozenset({b"authorization"})
-KEY_AND_ENCODING: Final = frozenset({b"authorization", b"accept-encoding"})
+KEY: Final = frozenset({b"authorization", b"x-api-key"})
+KEY_AND_ENCODING: Final = KEY | {b"accept-encoding"}
 
 
 class Rewriter:

@@ -55,6 +55,25 @@ async def test_a_key_is_needed_and_never_reaches_the_engine(engines: Any, route:
     assert (await client.read()).status == 401
 
 
+async def test_a_key_may_come_as_anthropics_clients_send_it(engines: Any, route: Any, tmp_path: Path) -> None:
+    (engine,) = await engines()
+    router = await route([engine], tenants_file=write(tmp_path, "other", a={}, other={}))
+    assert (await router.post(STREAM, b"/v1/messages", b"x-api-key: nobody\r\n")).status == 401
+    assert (await router.post(STREAM, b"/v1/messages", b"x-api-key: key-a\r\n")).status == 200
+    assert (await router.post(STREAM, b"/v1/messages", b"x-api-key: nobody\r\n" + key("a"))).status == 200
+    assert all(b"x-api-key" not in call.head and b"key-a" not in call.head for call in engine.calls)
+    assert router.gateway.tenants.accounts["a"].taken_requests == 2
+
+
+async def test_a_request_that_generates_nothing_reserves_its_prompt_alone(
+    engines: Any, route: Any, tmp_path: Path
+) -> None:
+    router = await route(await engines(), tenants_file=write(tmp_path, a={"concurrent_tokens": 100}))
+    assert (await router.post(b'{"model":"m","input":"x"}', b"/v1/embeddings", key("a"))).status == 200
+    refused = await router.post(b'{"model":"m","prompt":["x","y"],"max_tokens":60}', b"/v1/completions", key("a"))
+    assert orjson.loads(refused.body)["error"]["code"] == "request_too_large"
+
+
 async def test_a_default_tenant_serves_requests_without_a_key(engines: Any, route: Any, tmp_path: Path) -> None:
     router = await route(await engines(), tenants_file=write(tmp_path, "a", a={}))
     assert (await router.post(STREAM)).status == 200

@@ -103,6 +103,19 @@ def test_limits_samples_salt_and_usage_option_are_read() -> None:
     assert (odd.max_tokens, odd.samples, odd.salt, odd.include_usage) == (None, 1, None, False)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "answers"),
+    [("a", 2), ([1, 2, 3], 2), (["a"], 2), (["a", "b", "c"], 6), ([[1], [2]], 4), ([], 2), (["a"] * 20_000, 1 << 14)],
+)
+def test_each_prompt_of_a_batch_is_answered_n_times(prompt: Any, answers: int) -> None:
+    assert read({"model": "m", "prompt": prompt, "n": 2}, COMPLETIONS).samples == answers
+
+
+@pytest.mark.parametrize("path", [b"/v1/embeddings", b"/v1/rerank", b"/v1/score", b"/tokenize", b"/detokenize"])
+def test_nothing_is_generated_where_no_answer_is(path: bytes) -> None:
+    assert read({"model": "m", "input": ["a", "b"]}, path).samples == 0
+
+
 @pytest.mark.parametrize("digits", [8, 18, 400])
 def test_an_answer_asked_longer_than_any_counts_as_long_as_one_may_be(digits: int) -> None:
     body = b'{"model":"m","messages":[],"t":NaN,"max_tokens":%b,"n":%b}' % (b"9" * digits, b"9" * digits)

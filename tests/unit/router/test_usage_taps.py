@@ -35,6 +35,19 @@ def test_the_responses_form_is_read() -> None:
     assert tap.usage() == Usage(5, 2)
 
 
+@pytest.mark.parametrize("size", [1, 40, 10_000])
+def test_the_messages_form_is_read_from_its_first_and_last_event(size: int) -> None:
+    stream = (
+        b'event: message_start\ndata: {"message":{"usage":{"input_tokens":9,"output_tokens":1}}}\n\n'
+        b'event: message_delta\ndata: {"type":"message_delta","usage":{"output_tokens":4}}\n\n'
+        b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+    )
+    tap = StreamTap()
+    for start in range(0, len(stream), size):
+        tap.feed(stream[start : start + size])
+    assert tap.usage() == Usage(9, 4)
+
+
 def test_a_json_answer_in_pieces() -> None:
     body = orjson.dumps({"choices": [], "usage": USAGE})
     tap = BodyTap()

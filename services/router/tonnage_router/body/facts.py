@@ -17,7 +17,7 @@ class BodyFacts:
     """Prompt tokens when the body gives ids, else None."""
     max_tokens: int | None
     samples: int
-    """Answers wanted to each prompt."""
+    """Answers that will be generated, over all prompts of a batch; 0 on paths that generate none."""
     salt: str | None
     session: str | None
     include_usage: bool

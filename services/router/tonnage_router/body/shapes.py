@@ -45,7 +45,7 @@ def _parse_leniently(body: bytes) -> Any:
     except RecursionError as error:
         raise BadBodyError(TOO_DEEP) from error
     except UnicodeDecodeError as error:
-        raise BadBodyError("the body is not UTF-8") from error
+        raise BadBodyError("the body is not valid UTF-8") from error
     except ValueError as error:
         raise BadBodyError(f"the body is not valid JSON: {error}" if body else "the body is empty") from error
 
@@ -67,14 +67,14 @@ def facts(document: Document, read_prompt: "PromptReader") -> BodyFacts:
         prompt, tokens = read_prompt(document)
     except RecursionError as error:
         raise BadBodyError(TOO_DEEP) from error
-    options, samples = document.get("stream_options"), document.get("n")
+    options = document.get("stream_options")
     return BodyFacts(
         model,
         stream is True,
         prompt,
         tokens,
         _first_count(document),
-        min(samples, _MOST_SAMPLES) if type(samples) is int and samples > 1 else 1,
+        0 if read_prompt in _ANSWERLESS else _samples(document),
         _text_or_none(document.get("cache_salt")),
         _session(document),
         type(options) is dict and options.get("include_usage") is True,
@@ -88,6 +88,13 @@ def _first_count(document: Document) -> int | None:
         if type(value) is int and value > 0:
             return min(value, _MOST_TOKENS)
     return None
+
+
+def _samples(document: Document) -> int:
+    """Answers to be generated: `n` to each prompt of a batch."""
+    each, prompt = document.get("n"), document.get("prompt")
+    prompts = len(prompt) if type(prompt) is list and prompt and type(prompt[0]) is not int else 1
+    return min(prompts * each if type(each) is int and each > 1 else prompts, _MOST_SAMPLES)
 
 
 def _text_or_none(value: object) -> str | None:
@@ -267,3 +274,5 @@ PROMPTS: Final[dict[bytes, PromptReader]] = {
     b"/detokenize": _nothing,
 }
 """The inference paths reachable through the router, all by POST; everything else is 404."""
+_ANSWERLESS: Final = frozenset({_embedding, _pair, _nothing})
+"""Readers of paths that generate nothing."""

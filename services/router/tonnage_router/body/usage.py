@@ -55,25 +55,24 @@ class StreamTap:
         if piece.endswith(b"\n"):
             self._carry = b""
             if _MARK in piece and _OBJECT.search(piece):
-                self._last = _last_usage(piece) or self._last
+                self._last = _last_usage(piece, self._last)
         else:
             cut = piece.rfind(b"\n") + 1
             if cut and _OBJECT.search(piece, 0, cut):
-                self._last = _last_usage(piece[:cut]) or self._last
+                self._last = _last_usage(piece[:cut], self._last)
             self._carry = piece[cut:][-_KEPT_BYTES:]
 
     def usage(self) -> Usage | None:
         """The last usage seen, or None."""
-        return _last_usage(self._carry) or self._last
+        return _last_usage(self._carry, self._last)
 
 
-def _last_usage(lines: bytes) -> Usage | None:
-    for line in reversed(lines.split(b"\n")):
+def _last_usage(lines: bytes, last: Usage | None) -> Usage | None:
+    """The last usage of `lines`, else `last`, which came before them."""
+    for line in lines.split(b"\n"):
         if _MARK in line and line.startswith(b"data:"):
-            found = _from_document(_loads(line[5:]))
-            if found is not None:
-                return found
-    return None
+            last = _from_document(_loads(line[5:]), last) or last
+    return last
 
 
 class BodyTap:
@@ -129,15 +128,18 @@ def _from_tail(body: bytes) -> Usage | None:
     return _from_document({"usage": usage})
 
 
-def _from_document(document: Any) -> Usage | None:
+def _from_document(document: Any, before: Usage | None = None) -> Usage | None:
     if type(document) is not dict:
         return None
     usage = document.get("usage")
-    if usage is None and type(nested := document.get("response")) is dict:
-        usage = nested.get("usage")  # the last event of /v1/responses
+    # The last event of /v1/responses, and the first of /v1/messages, whose last may leave the prompt out.
+    if usage is None and type(nested := document.get("response") or document.get("message")) is dict:
+        usage = nested.get("usage")
     if type(usage) is not dict:
         return None
     prompt = usage.get("prompt_tokens", usage.get("input_tokens"))
+    if prompt is None and before is not None:
+        prompt = before.prompt_tokens
     completion = usage.get("completion_tokens", usage.get("output_tokens", 0))
     if not _is_count(prompt) or not _is_count(completion):
         return None

@@ -117,6 +117,8 @@ class Incoming:
     def _read(self, lower: bytes, value: bytes) -> None:
         if lower == b"authorization":
             self.authorization = value
+        elif lower == b"x-api-key":
+            self.authorization = self.authorization or b"Bearer " + value
         elif lower == b"x-session-id":
             self.session = value
         elif lower == b"x-request-id":
@@ -163,6 +165,7 @@ _FRAMING: Final = 2
 _DROP: Final = 3
 _NOTES: Final = {
     b"authorization": _READ,
+    b"x-api-key": _READ,
     b"x-session-id": _READ,
     b"x-request-id": _READ,
     b"x-tonnage-explain": _READ,
