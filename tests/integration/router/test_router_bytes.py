@@ -23,6 +23,10 @@ BODIES = {
     "text part null": b'{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":null}]}]}',
     "empty messages": b'{"model":"m","messages":[]}',
 }
+PATHS = (
+    b"/v1/embeddings /v1/responses /v1/messages /v1/messages/count_tokens /tokenize /detokenize "
+    b"/v1/rerank /v2/rerank /rerank /v1/score /score /classify /pooling"
+)
 COMPLETIONS = {
     "text": b'{"model":"m","prompt":"hello"}',
     "ids": b'{"model":"m","prompt":[1,2,3]}',
@@ -50,10 +54,7 @@ async def test_every_prompt_shape_reaches_the_engine(name: str, engines: Any, ro
     assert engine.calls[0].body == COMPLETIONS[name]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [b"/v1/embeddings", b"/v1/responses", b"/v1/messages", b"/tokenize", b"/detokenize", b"/v1/rerank", b"/v1/score"],
-)
+@pytest.mark.parametrize("path", PATHS.split())
 async def test_every_inference_path_passes(path: bytes, engines: Any, route: Any) -> None:
     (engine,) = await engines()
     router = await route([engine])

@@ -111,7 +111,7 @@ def test_each_prompt_of_a_batch_is_answered_n_times(prompt: Any, answers: int) -
     assert read({"model": "m", "prompt": prompt, "n": 2}, COMPLETIONS).samples == answers
 
 
-@pytest.mark.parametrize("path", [b"/v1/embeddings", b"/v1/rerank", b"/v1/score", b"/tokenize", b"/detokenize"])
+@pytest.mark.parametrize("path", [b"/v1/embeddings", b"/v2/rerank", b"/score", b"/classify", b"/tokenize"])
 def test_nothing_is_generated_where_no_answer_is(path: bytes) -> None:
     assert read({"model": "m", "input": ["a", "b"]}, path).samples == 0
 
