@@ -1,7 +1,7 @@
 """Closed-loop load: python load.py PORT CONCURRENCY SECONDS MODE BODY_KIB PROMPTS; prints one JSON line.
 
 MODE is `json`, `stream`, `json-ids` (JSON whose every request has an `x-request-id` of its own) or `paced` (streams, a
-token each 10 ms, begun one after another)."""
+token each 9 to 11 ms, begun one after another)."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ PORT, CONCURRENCY, SECONDS, MODE, KIB, PROMPTS = (
 )  # fmt: skip
 NO_ID = b"0" * 32
 STAGGER_S = 0.0213
-"""Between the first streams of `paced`: no multiple of their pace, so that few tokens come together."""
+"""Between the first streams of `paced`: no multiple of a pace, so that few first tokens come together."""
 
 
 def request(seed: int) -> bytes:
