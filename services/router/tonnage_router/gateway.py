@@ -62,7 +62,7 @@ class Gateway:
         self.profile = profile_of(settings)
         self.scheduler = Scheduler(self.profile, random.Random(settings.seed))
         self.fleet = Fleet(settings, self.scheduler)
-        self.models = ModelList(self.fleet, settings.adapters)
+        self.models = ModelList(self.fleet, settings.adapters, settings.scale_from_zero)
         self.estimate = BytesPerToken()
         self.objectives = Objectives(settings)
         self.retry_budget = RetryBudget(settings.retry_budget)
@@ -72,7 +72,7 @@ class Gateway:
         self.rewriter = Rewriter(keys_are_tenants=settings.tenants_file is not None)
         self.admission = Admission(self)
         self.lora = LoraLoader(settings.adapters, settings.adapter_load_timeout_s, metrics.adapter_loads)
-        self.fleet.seen_models.update(self.lora.specs)
+        self.fleet.seen_models.update(self.lora.specs, settings.scale_from_zero)
         self.access_log = access_log or AccessLog("off")
         self.decisions: deque[DecisionRecord] = deque(maxlen=settings.decisions_kept or None)
         self._number = 0
@@ -394,6 +394,6 @@ class Gateway:
         """Why the router cannot take requests, or None."""
         if self.draining:
             return "draining"
-        if any(endpoint.candidate.healthy for endpoint in self.fleet):
+        if self.settings.scale_from_zero or any(endpoint.candidate.healthy for endpoint in self.fleet):
             return None
         return "no endpoint is healthy"

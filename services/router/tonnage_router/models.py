@@ -25,12 +25,18 @@ def _renamed_parent(entry: dict[str, Any], endpoint: Endpoint) -> dict[str, Any]
     return entry
 
 
-class ModelList:
-    """`GET /v1/models` over all healthy endpoints: first entry of each id wins; adapters keep `parent`."""
+def _own_row(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "owned_by": "tonnage"}
 
-    def __init__(self, fleet: Fleet, adapters: list[AdapterSpec]) -> None:
+
+class ModelList:
+    """`GET /v1/models` over all healthy endpoints and the models in `waited_for`, which requests may wait for: first
+    entry of each id wins; adapters keep `parent`."""
+
+    def __init__(self, fleet: Fleet, adapters: list[AdapterSpec], waited_for: list[str]) -> None:
         self._fleet = fleet
         self._adapters = adapters
+        self._waited_for = waited_for
 
     def document(self) -> bytes:
         """The OpenAI list, as bytes."""
@@ -40,12 +46,12 @@ class ModelList:
                 for entry in listed_models(endpoint):
                     entries.setdefault(entry["id"], entry)
                 if endpoint.spec.model and not endpoint.listed:
-                    name = endpoint.spec.model
-                    entries.setdefault(name, {"id": name, "object": "model", "owned_by": "tonnage"})
+                    entries.setdefault(endpoint.spec.model, _own_row(endpoint.spec.model))
+        for name in self._waited_for:
+            entries.setdefault(name, _own_row(name))
         for adapter in self._adapters:
             if adapter.parent in entries:
-                row = {"id": adapter.name, "object": "model", "owned_by": "tonnage", "parent": adapter.parent}
-                entries.setdefault(adapter.name, row)
+                entries.setdefault(adapter.name, _own_row(adapter.name) | {"parent": adapter.parent})
         return orjson.dumps({"object": "list", "data": list(entries.values())})
 
     def only(self) -> str | None:

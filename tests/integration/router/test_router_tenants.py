@@ -11,6 +11,7 @@ import yaml
 
 from tonnage_core.errors import BadInputError
 from tonnage_router.adapters.tenant_file import read_tenants
+from tonnage_router.settings import EndpointSpec
 
 ROW = {"weight": 1, "models": ["m"]}
 USAGE = {"prompt_tokens": 40, "completion_tokens": 2, "total_tokens": 42}
@@ -226,6 +227,23 @@ async def test_a_pool_that_can_scale_from_zero_queues_until_an_endpoint_comes(en
     await router.until(lambda: router.gateway.queue_lengths() == {"m": 1})
     engine.healthy = True
     assert (await waiting).status == 200
+
+
+async def test_a_router_that_never_saw_an_engine_is_ready_and_queues_for_a_pool_at_zero(
+    engines: Any, route: Any
+) -> None:
+    (engine,) = await engines()
+    router = await route([], ready=False, scale_from_zero=["m"])
+    assert router.gateway.not_ready() is None
+    client = await router.client()
+    client.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: r\r\n\r\n")
+    assert [row["id"] for row in orjson.loads((await client.read()).body)["data"]] == ["m"]
+    waiting = asyncio.create_task(router.post(STREAM))
+    await router.until(lambda: router.gateway.queue_lengths() == {"m": 1})
+    router.gateway.add_endpoint(EndpointSpec(url=engine.url, model="m"))
+    router.service.prober.follow()
+    assert (await waiting).status == 200
+    assert (await router.post(b'{"model":"other"}')).status == 404
 
 
 async def test_an_alias_is_rewritten_upstream(engines: Any, route: Any) -> None:
