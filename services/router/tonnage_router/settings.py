@@ -251,8 +251,8 @@ class RouterSettings(TraceSettings):
     endpoint_requests: int = Field(default=256, ge=1)
     """Requests an endpoint may have; vLLM's default `max_num_seqs`."""
     scale_from_zero: list[str] = Field(default_factory=list)
-    """Models whose requests wait, rather than answer 503, while no endpoint serves them; the router is ready without any
-    healthy endpoint then."""
+    """Models whose requests wait, rather than answer 503, while no endpoint serves them; the router is then ready
+    without any healthy endpoint."""
     drain_timeout_s: float = Field(default=30.0, ge=0)
     slo: SloSpec = SloSpec()
     """What requests are judged by in `tonnage_router_slo_requests_total`; without `admit` it changes nothing else."""
