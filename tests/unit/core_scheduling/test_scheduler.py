@@ -176,6 +176,27 @@ def test_a_large_fleet_is_scored_on_a_shortlist_that_holds_the_prefix_holder() -
     assert len(found[0].candidates) == 8
 
 
+@pytest.mark.parametrize("count", [9, 12, 16, 60])
+def test_a_shortlist_is_full_whatever_the_fleets_size(count: int) -> None:
+    scheduler = fleet(count)
+    for number in range(100):
+        found = scheduler.choose(SchedulingRequest("m", 100), chain_of(f"{number:05d} prompt"), 16)
+        assert found is not None
+        assert len({candidate.id for candidate in found[0].candidates}) == 8
+
+
+@pytest.mark.parametrize("unfit", [{"role": "prefill"}, {"models": frozenset({"other"})}])
+def test_a_large_fleets_shortlist_holds_no_prefix_holder_that_may_not_serve(unfit: dict[str, object]) -> None:
+    scheduler = fleet(12)
+    holder = next(iter(scheduler.candidates))
+    scheduler.index.insert(chain_of("a long conversation"), holder.slot)
+    for name, value in unfit.items():
+        setattr(holder, name, value)
+    scheduler.changed()
+    for _ in range(20):
+        assert choose(scheduler, "a long conversation")[0] != holder.id
+
+
 def test_a_large_fleet_spreads_cold_requests() -> None:
     scheduler = fleet(64)
     seen = Counter(choose(scheduler, f"{n:05d} cold", 16)[0] for n in range(640))

@@ -122,6 +122,8 @@ class Scheduler:
         self._rng = rng
         self._by_slot: dict[int, Candidate] = {}
         self._eligible: dict[str, list[Candidate]] = {}
+        self._eligible_slots: dict[str, int] = {}
+        """Bit masks of the same."""
         self._sequence: dict[str, int] = {}
 
     @property
@@ -160,6 +162,7 @@ class Scheduler:
             for keep in self.profile.static_filters:
                 kept = keep(request, kept)
             found = self._eligible[model] = kept
+            self._eligible_slots[model] = sum(1 << candidate.slot for candidate in kept)
         return found
 
     def choose(
@@ -183,7 +186,9 @@ class Scheduler:
         steps = self.index.match(chain) if chain else []
         told = self._told(exact)
         if len(candidates) > self.profile.shortlist and not self.profile.picker.whole_fleet:
-            candidates = self._shortlist(candidates, _longest(told.values()) or steps, exclude)
+            eligible = self._eligible_slots[request.model]
+            longest = [(depth, slots & eligible) for depth, slots in _longest(told.values()) or steps]
+            candidates = self._shortlist(candidates, longest, exclude)
         request.matched = _matched_tokens(steps, candidates, tokens_per_block, request.prompt_tokens)
         true = _with_told(request.matched, told, candidates) if told else request.matched
         if told:
@@ -242,13 +247,13 @@ class Scheduler:
         size, rng, count = self.profile.shortlist, self._rng, len(candidates)
         start = int(rng.random() * count)
         holders = [self._by_slot[slot] for slot in slots_of(steps, size // HOLDERS_SHARE, start)]
-        allowed = {c.slot: c for c in holders if c.healthy and not c.draining and c.id not in exclude}
-        step = 1 + int(rng.random() * (count - 1))
-        for i in range(size):
-            candidate = candidates[(start + i * step) % count]
-            allowed[candidate.slot] = candidate
-            if len(allowed) >= size:
-                break
+        allowed = {c.slot: c for c in holders if c.id not in exclude}
+        step, at = 1 + int(rng.random() * (count - 1)), start
+        while len(allowed) < size:
+            allowed[candidates[at].slot] = candidates[at]
+            at = (at + step) % count
+            if at == start:  # the step divides the fleet: on with the next round
+                start = at = (at + 1) % count
         return list(allowed.values())
 
 
