@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 import orjson
+import pytest
 from prometheus_client import CollectorRegistry
 
 from tonnage_router.app import build_app
@@ -44,12 +45,14 @@ async def test_a_model_name_with_a_colon_is_an_exact_name(engines: Any, route: A
     assert (await router.post(b'{"model":"qwen"}')).status == 404
 
 
-async def test_request_ids_never_scatter_a_conversation(engines: Any, route: Any) -> None:
+@pytest.mark.parametrize(("policy", "named"), [("session", b"x-session-id: chat-1\r\n"), ("consistent_hash", b"")])
+async def test_request_ids_never_scatter_a_conversation(policy: str, named: bytes, engines: Any, route: Any) -> None:
     made = await engines(4)
-    router = await route(made, policy="session")
+    router = await route(made, policy=policy)
+    body = b'{"model":"m","messages":[{"role":"user","content":"%b"}]}' % (b"word " * 200)
     for number in range(12):
-        extra = b"x-request-id: r%d\r\nx-correlation-id: c%d\r\nx-session-id: chat-1\r\n" % (number, number)
-        assert (await router.post(CHAT, extra=extra)).status == 200
+        extra = named + b"x-request-id: r%d\r\nx-correlation-id: c%d\r\n" % (number, number)
+        assert (await router.post(body, extra=extra)).status == 200
     assert sorted(len(engine.calls) for engine in made) == [0, 0, 0, 12]
 
 
