@@ -63,7 +63,7 @@ async def test_a_request_is_a_span_and_its_attempt_a_child_that_the_engine_is_to
     assert root.resource["service.name"] == "front" and root.resource["k8s.pod.name"] == "r-0"
     sent = b"".join(call.head + call.body for call in collector.engine.calls)
     assert b"secret" not in sent
-    assert router.gateway.metrics.trace_spans == {"exported": 2}
+    await router.until(lambda: router.gateway.metrics.trace_spans == {"exported": 2})
 
 
 async def test_a_stream_goes_on_with_its_callers_trace(engines: Any, route: Any, collector: Any) -> None:
@@ -349,7 +349,7 @@ async def test_a_request_that_is_refused_before_routing_is_a_span(
     assert root.facts.get("error.type") == ("503" if failed else None), "a server's span of a 4xx is no error"
     assert (root.error is not None) is failed and root.begun == root.ended
     assert b"secret" not in collector.engine.calls[0].body
-    assert router.gateway.metrics.trace_spans == {"exported": 1}
+    await router.until(lambda: router.gateway.metrics.trace_spans == {"exported": 1})
 
 
 async def test_a_request_without_a_valid_key_is_a_span_and_what_strangers_write_is_cut(
