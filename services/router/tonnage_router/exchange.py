@@ -33,8 +33,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_chunked", "_head_sent", "_held_bytes", "_keep_alive", "_sent_at", "_stale_retried", "_tap", "account",
-        "admission", "ahead_tokens", "attempt", "body", "chain", "client", "decision", "encoded", "ended", "endpoint",
+        "_chunked", "_head_sent", "_held_bytes", "_keep_alive", "_sent_at", "_stale_retried", "_suspects", "_tap",
+        "account", "admission", "ahead_tokens", "attempt", "body", "chain", "client", "decision", "encoded", "ended", "endpoint",
         "events", "exact", "facts", "failures", "first_byte_s", "gateway", "grant", "incoming", "prompt_tokens",
         "reservation", "sent_bytes", "started", "status", "stripper", "tokens_per_block", "trace", "tried",
         "upstream", "usage",
@@ -78,6 +78,7 @@ class Exchange:
         self._chunked = False
         self._keep_alive = incoming.keep_alive
         self._stale_retried = False
+        self._suspects: list[Endpoint] | None = None
         self.trace: RequestTrace | None = None
         self.ended = False
 
@@ -204,12 +205,23 @@ class Exchange:
         assert endpoint is not None
         backpressure = upstream.status in (429, 503)
         gateway.endpoint_failed(endpoint, "backpressure" if backpressure else "status")
+        if not backpressure:
+            self._suspect(endpoint)
         if not gateway.may_retry(self):
             return False
         if not complete:
             upstream.drop()
         self._again(f"{endpoint.id}: {upstream.status}")
         return True
+
+    def _suspect(self, endpoint: "Endpoint") -> None:
+        """An endpoint answered with a fault. The first may be to blame; from the second on it is the request, and a few
+        of its kind must not take the whole fleet out."""
+        suspects = self._suspects = [*(self._suspects or ()), endpoint]
+        if len(suspects) > 1:
+            for innocent in suspects if len(suspects) == 2 else suspects[-1:]:
+                innocent.breaker.pardon()
+                self.gateway.refresh(innocent)
 
     def _first(self, upstream: "UpstreamConnection", piece: bytes, complete: bool) -> bytes:
         """The head, framed for this client, and the first body bytes; from here on there is no retry."""

@@ -29,6 +29,19 @@ def test_back_pressure_never_opens_it() -> None:
     assert breaker.closed
 
 
+def test_a_fault_that_was_the_requests_own_counts_no_more() -> None:
+    breaker = opened()
+    breaker.pardon()
+    assert breaker.closed and breaker.allows(0)
+    breaker.fault(0)
+    assert not breaker.closed  # the others stand
+    breaker.success()
+    breaker.pardon()
+    breaker.fault(0)
+    breaker.fault(0)
+    assert breaker.closed
+
+
 def test_after_the_wait_one_probe_at_a_time_passes() -> None:
     breaker = opened()
     assert breaker.state(1.0) is BreakerState.HALF_OPEN

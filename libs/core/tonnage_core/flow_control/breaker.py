@@ -80,3 +80,9 @@ class Breaker:
         else:
             return
         self._opened_at, self._probe_at = now, None
+
+    def pardon(self) -> None:
+        """A fault was the request's own: it failed alike on another endpoint."""
+        self._in_row = max(0, self._in_row - 1)
+        if self._in_row < self.faults:
+            self._opened_at = self._probe_at = None
