@@ -34,10 +34,10 @@ class Exchange:
 
     __slots__ = (
         "_chunked", "_head_sent", "_held_bytes", "_keep_alive", "_sent_at", "_stale_retried", "_suspects", "_tap",
-        "account", "admission", "ahead_tokens", "attempt", "body", "chain", "client", "decision", "encoded", "ended", "endpoint",
-        "events", "exact", "facts", "failures", "first_byte_s", "gateway", "grant", "incoming", "prompt_tokens",
-        "reservation", "sent_bytes", "started", "status", "stripper", "tokens_per_block", "trace", "tried",
-        "upstream", "usage",
+        "account", "admission", "ahead_tokens", "attempt", "body", "chain", "client", "decision", "encoded",
+        "ended", "endpoint", "events", "exact", "facts", "failures", "first_byte_s", "gateway", "grant", "incoming",
+        "prompt_tokens", "reservation", "sent_bytes", "started", "status", "stripper", "tokens_per_block", "trace",
+        "tried", "upstream", "usage",
     )  # fmt: skip
 
     def __init__(
