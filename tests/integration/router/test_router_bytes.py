@@ -95,10 +95,11 @@ async def test_expect_100_continue_is_answered_here_and_not_passed_on(engines: A
     (engine,) = await engines()
     router = await route([engine])
     client = await router.client()
-    client.writer.write(b"POST %b HTTP/1.1\r\nHost: r\r\nExpect: 100-continue\r\nContent-Length: 13\r\n\r\n" % CHAT)
-    assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-    client.writer.write(b'{"model":"m"}')
-    assert (await client.read()).status == 200
+    for _ in range(2):  # of a head that comes again too
+        client.writer.write(b"POST %b HTTP/1.1\r\nHost: r\r\nExpect: 100-continue\r\nContent-Length: 13\r\n\r\n" % CHAT)
+        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.writer.write(b'{"model":"m"}')
+        assert (await client.read()).status == 200
     assert b"expect" not in engine.calls[0].head.lower()
 
 

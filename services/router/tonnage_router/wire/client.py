@@ -45,6 +45,7 @@ class ClientConnection:
         "_reading_paused",
         "_refused",
         "_serving",
+        "_uninvited",
         "closing",
         "exchange",
         "paused",
@@ -66,6 +67,7 @@ class ClientConnection:
         self._last_head = RepeatedHead()
         self._refused = False
         self._serving = False
+        self._uninvited = False
         self._reading_paused = False
         self.closing = False
         self.paused = False
@@ -206,14 +208,15 @@ class ClientConnection:
             if incoming.error is not None:
                 self.refuse(*incoming.error)
             else:
+                self._uninvited = True
                 self._invite()
 
     def _invite(self) -> None:
         """Ask for the body of a request that waits to be asked, once what came before it is answered: written earlier
         it would stand inside that answer."""
         incoming = self._incoming
-        if incoming is not None and incoming.expects and not self._busy:
-            incoming.expects = False
+        if self._uninvited and incoming is not None and incoming.expects and not self._busy:
+            self._uninvited = False
             self.transport.write(CONTINUE)
 
     def on_body(self, piece: bytes) -> None:
