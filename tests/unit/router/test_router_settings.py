@@ -61,6 +61,7 @@ def test_a_wrong_setting_is_named(fields: dict[str, object], message: str) -> No
         ('endpoints: [{url: "http://x:1/v1"}]', "endpoint x: only http://host:port is read"),
         ('endpoints: [{url: "http://x:1/?key=1"}]', "endpoint x: only http://host:port is read"),
         ('endpoints: [{url: "http://me:secret@x:1"}]', "endpoint x: only http://host:port is read"),
+        ('endpoints: [{url: "http://x:1"}, {url: "http://x:1/"}]', "endpoint x:1 is listed twice"),
         ('endpoints: [{url: "http://x..y:1"}]', "x..y can be no host's name"),
         ("a: [", "not valid YAML"),
     ],
