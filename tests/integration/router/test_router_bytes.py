@@ -27,12 +27,12 @@ PATHS = (
     b"/v1/embeddings /v1/responses /v1/messages /v1/messages/count_tokens /tokenize /detokenize "
     b"/v1/rerank /v2/rerank /rerank /v1/score /score /classify /pooling"
 )
-COMPLETIONS = {
-    "text": b'{"model":"m","prompt":"hello"}',
-    "ids": b'{"model":"m","prompt":[1,2,3]}',
-    "batch of text": b'{"model":"m","prompt":["a","b"]}',
-    "batch of ids": b'{"model":"m","prompt":[[1,2],[3]]}',
-    "odd ids": b'{"model":"m","prompt":[-1,99999999999,2.5]}',
+COMPLETIONS = {  # none as a library would write it
+    "text": b'{"prompt": "h\\u0065llo","model":"m"}',
+    "ids": b'{"model":"m","prompt":[1, 2,3]}',
+    "batch of text": b'{"model":"m","prompt":["a" ,"b"]}',
+    "batch of ids": b'{"model":"m","prompt":[[1,2],[3]] }',
+    "odd ids": b'{"model":"m","prompt":[-1,99999999999,2.50]}',
 }
 
 

@@ -87,12 +87,13 @@ async def test_too_long_prompts_do_not_take_the_fleet_down(engines: Any, route: 
 
 
 async def test_a_half_open_breaker_ends_in_a_decision_under_many_requests(engines: Any, route: Any) -> None:
-    broken = True
+    broken, go = True, asyncio.Event()
 
     async def script(call: Any) -> None:
         if broken:
             call.writer.transport.abort()
         else:
+            await go.wait()
             call.answer()
 
     router = await route(await engines(script=script), retries=0)
@@ -101,7 +102,10 @@ async def test_a_half_open_breaker_ends_in_a_decision_under_many_requests(engine
     assert not next(iter(router.gateway.fleet)).candidate.healthy
     broken = False
     await router.until(lambda: next(iter(router.gateway.fleet)).candidate.healthy)
-    await router.post(CHAT)
+    probes = [asyncio.create_task(router.post(CHAT)) for _ in range(20)]
+    await router.until(lambda: sum(probe.done() for probe in probes) >= 10)  # refused: one is on its way
+    go.set()
+    assert [(await probe).status for probe in probes].count(503) >= 10
     answers = await asyncio.gather(*(router.post(CHAT) for _ in range(50)))
     assert {a.status for a in answers} == {200}
 
