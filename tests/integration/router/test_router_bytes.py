@@ -91,6 +91,22 @@ async def test_a_chunked_upload_cut_anywhere_arrives_whole(engines: Any, route: 
     assert b"railer" not in engine.calls[0].head
 
 
+async def test_a_chunked_upload_in_tiny_pieces_takes_little_more_than_its_bytes(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine])
+    client = await router.client()
+    body = b'{"model":"m","user":"' + b"ab" * 100_000 + b'"}'
+    pieces = [body[at : at + 2] for at in range(0, len(body), 2)]
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    client.writer.write(b"POST %b HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n" % CHAT + chunks)
+    await router.until(lambda: router.gateway.buffered > 200_000)
+    (held,) = [connection._incoming for connection in router.gateway.clients]
+    assert len(held.parts) < 2000
+    client.writer.write(b"0\r\n\r\n")
+    assert (await client.read()).status == 200
+    assert engine.calls[0].body == body
+
+
 async def test_expect_100_continue_is_answered_here_and_not_passed_on(engines: Any, route: Any) -> None:
     (engine,) = await engines()
     router = await route([engine])
