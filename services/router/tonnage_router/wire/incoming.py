@@ -154,7 +154,7 @@ class Incoming:
         return min(longest_s, int(asked) / 1e3) if asked is not None and stated else longest_s
 
     def take_body(self, piece: bytes) -> None:
-        """Append body bytes. Pieces are joined by the thousand: an object costs forty bytes, however little it holds."""
+        """Append body bytes. Pieces are joined by the thousand: an object costs forty bytes beside what it holds."""
         self.parts.append(piece)
         self.body_size += len(piece)
         self._loose += 1
