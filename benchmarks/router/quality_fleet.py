@@ -123,8 +123,18 @@ def _router(
         "TONNAGE_ROUTER_SEED": str(settings["seed"]),
         "TONNAGE_ROUTER_ENDPOINTS": json.dumps([{"url": url, "model": MODEL} for url in backends]),
         "TONNAGE_ROUTER_POLICY": router.get("policy", "prefix"),
+        **_told_slo(settings),
         **{f"TONNAGE_ROUTER_{name}": str(value) for name, value in router.get("settings", {}).items()},
     }
+
+
+def _told_slo(settings: dict[str, Any]) -> dict[str, str]:
+    """The SLO that requests are judged by, in the router's own time."""
+    slo = settings.get("slo")
+    if slo is None:
+        return {}
+    limits = {name: slo[name] / settings["time_scale"] for name in ("ttft_ms", "ttft_ms_per_prompt_token", "tpot_ms")}
+    return {"TONNAGE_ROUTER_SLO": json.dumps(limits)}
 
 
 def _start(command: list[str], env: dict[str, str], out: Any) -> "subprocess.Popen[bytes]":

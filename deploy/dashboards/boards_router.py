@@ -42,6 +42,15 @@ ROUTER = Board(
                     },
                     "s",
                 ),
+                Panel(
+                    "Held for answers, share of time to first byte",
+                    {
+                        "sum by (pool) (rate(tonnage_router_held_seconds_total{<M>}[<I>]))"
+                        " / sum by (pool) (rate(tonnage_router_first_byte_seconds_sum{<M>}[<I>]))": "{{pool}}"
+                    },
+                    "percentunit",
+                    "Prompts wait for answers they would make too slow. High: give long ones engines of their own.",
+                ),
                 Panel("Waiting, by pool", {"sum by (pool) (tonnage_router_queue_requests{<M>})": "{{pool}}"}),
                 Panel(
                     "In flight",

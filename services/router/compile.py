@@ -21,12 +21,12 @@ MODULES = {
     "tonnage_core/flow_control": ("breaker", "drain_rate", "retry_budget", "tenants", "token_bucket", "ttft_admission"),
     "tonnage_core/prefix_index": ("block_hash", "exact_index", "index", "token_estimate"),
     "tonnage_core/scheduling": (
-        "answers", "decide", "filters", "pickers", "profile", "residency", "scheduler", "scorers", "types",
+        "answers", "decide", "filters", "pace", "pickers", "profile", "residency", "scheduler", "scorers", "types",
     ),
     "tonnage_core/tracing": ("otlp",),
     "tonnage_router": (
-        "access_log", "admission", "decisions", "errors", "exchange", "fleet", "gateway", "limits", "lora", "metrics",
-        "objectives", "prompt_keys", "rewriter", "shared_index", "slo_admission", "tenants",
+        "access_log", "admission", "decisions", "errors", "exchange", "fleet", "gateway", "holding", "limits", "lora",
+        "metrics", "objectives", "prompt_keys", "rewriter", "shared_index", "slo_admission", "tenants",
     ),
     "tonnage_router/body": ("facts", "shapes", "splice", "sse", "usage"),
     "tonnage_router/wire": ("answers", "client", "headers", "heads", "incoming", "pool", "upstream"),

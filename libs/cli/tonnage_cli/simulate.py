@@ -17,6 +17,7 @@ from tonnage_core.engine.step_time import step_time_for
 from tonnage_core.engine.types import EngineConfig
 from tonnage_core.hardware import GpuSpec
 from tonnage_core.models import ModelShape
+from tonnage_core.scheduling.hold import HOLD_SHARE, HoldRule
 from tonnage_core.scheduling.profile import POLICIES
 from tonnage_core.slo import Slo
 from tonnage_core.traces import Trace, TraceRequest, truncated
@@ -63,8 +64,16 @@ _POSITIVE = FiniteRange(0, min_open=True)
 @click.option("--adapter-load-s", type=FiniteRange(0), default=0.02, show_default=True, help="Host to GPU.")
 @click.option("--step-jitter", type=FiniteRange(0, 1, max_open=True), default=0.0, show_default=True)
 @click.option("--slo-ttft-ms", type=_POSITIVE, default=2000.0, show_default=True)
+@click.option("--slo-ttft-ms-per-prompt-token", type=FiniteRange(0), default=0.0, show_default=True)
 @click.option("--slo-tpot-ms", type=_POSITIVE, default=50.0, show_default=True)
 @click.option("--slo-percentile", type=FiniteRange(0, 100), default=99.0, show_default=True)
+@click.option(
+    "--hold-share",
+    type=FiniteRange(0, 1),
+    default=HOLD_SHARE,
+    show_default=True,
+    help="Of the TTFT limit, for which policy prefix holds prompts back that would break answers; 0: not at all.",
+)
 @click.option("--strict", is_flag=True, help="Stop at the first bad line of the trace.")
 @click.option("--what-if", multiple=True, metavar="OPTION=VALUE[,…]", help="Run again with these changes; repeatable.")
 @json_option
@@ -94,19 +103,27 @@ def simulate(trace: Trace, name: str, given: dict[str, Any]) -> dict[str, Any]:
     shape, gpu = load_model(given["model"]), load_gpu(given["gpu"])
     engine = _engine_config(shape, gpu, given)
     requests = _requests(trace, given)
+    profile = POLICIES[given["policy"]]
     config = FleetConfig(
         replicas=given["replicas"],
         engine=engine,
-        profile=POLICIES[given["policy"]],
+        profile=profile,
         model=shape.name,
         seed=given["seed"],
         rate_scale=given["rate_scale"],
         long_replicas=given["long_replicas"],
         adapters=AdapterMix(given["adapters"], given["adapter_zipf"], given["seed"]) if given["adapters"] else None,
+        hold=HoldRule(_slo(given), given["hold_share"]) if profile.spares_answers else None,
     )
     step_time = step_time_for(shape, gpu, tp=given["tp"], kv_dtype=given["kv_dtype"])
     result = Fleet(config, step_time, Random(given["seed"])).run(requests)
     return _document(result, requests, name, trace, config, gpu, given)
+
+
+def _slo(given: dict[str, Any]) -> Slo:
+    return Slo(
+        given["slo_ttft_ms"], given["slo_tpot_ms"], given["slo_percentile"], given["slo_ttft_ms_per_prompt_token"]
+    )
 
 
 def _engine_config(shape: ModelShape, gpu: GpuSpec, given: dict[str, Any]) -> EngineConfig:
@@ -155,14 +172,13 @@ def _document(
     gpu: GpuSpec,
     given: dict[str, Any],
 ) -> dict[str, Any]:
-    slo = Slo(given["slo_ttft_ms"], given["slo_tpot_ms"], given["slo_percentile"])
     engine = config.engine
     document = document_of(
         result.records,
         requests,
         kind="simulate",
         seed=config.seed,
-        slo=slo,
+        slo=_slo(given),
         duration_s=result.duration_s,
         cache=FleetCache(engine.block_size, (engine.num_blocks - 1) * config.replicas),
     )

@@ -28,6 +28,7 @@ class DecisionRecord:
         "_candidates",
         "_chosen",
         "_given",
+        "_held_s",
         "_matched_tokens",
         "_model",
         "_profile",
@@ -65,6 +66,7 @@ class DecisionRecord:
         self._model = exchange.facts.model
         self._tenant = exchange.tenant
         self._admission = exchange.admission
+        self._held_s = exchange.held_s
         self._prompt_tokens = exchange.prompt_tokens
         self.disaggregation: str | None = None
         """Whether the prompt was computed on a prefill endpoint first, and why."""
@@ -82,6 +84,7 @@ class DecisionRecord:
             "considered": len(self._candidates),
             "chosen": self._chosen.id,
             "reason": self._reason.value,
+            "held_ms": round(self._held_s * 1e3, 3),
             "disaggregation": self.disaggregation,
         }
 

@@ -118,7 +118,7 @@ class Disaggregation:
         if found is None:
             self._note(exchange, "no_endpoint", "no prefill endpoint is eligible")
             return None
-        pace = self._gateway.fleet.by_slot[found.chosen.slot].prefill_tokens_per_s
+        pace = self._gateway.fleet.by_slot[found.chosen.slot].pace.tokens_per_s
         verdict = judge(decision, reservation, found, exchange.prompt_tokens, link, pace)
         suits = verdict.pays_unshared and _suits(exchange)
         lending.note(exchange.prompt_tokens, apart=suits)
@@ -166,7 +166,7 @@ class Disaggregation:
                 raise NoAdapterError(f"{endpoint.id} could not load adapter {model}")
             ahead, begun = chosen.chosen.prefill_tokens, asyncio.get_running_loop().time()
             held.params = await self._prefilled(exchange, endpoint, ahead)
-            endpoint.learn_pace(ahead, asyncio.get_running_loop().time() - begun)
+            endpoint.pace.learn(ahead, asyncio.get_running_loop().time() - begun)
             self._count("done")
         except (ProbeError, NoAdapterError, NoParamsError) as error:
             why = self._failed(endpoint, error)
@@ -189,7 +189,7 @@ class Disaggregation:
             endpoint.host,
             endpoint.port,
             exchange.incoming.path.decode(),
-            timeout_s=SLACK_S + PATIENCE * ahead_tokens / endpoint.prefill_tokens_per_s,
+            timeout_s=SLACK_S + PATIENCE * ahead_tokens / endpoint.pace.tokens_per_s,
             body=bodies.for_prefill(exchange.body, served),
             lines=gateway.rewriter.plain_lines(exchange, endpoint),
         )

@@ -34,10 +34,10 @@ class Exchange:
 
     __slots__ = (
         "_chunked", "_head_sent", "_held_bytes", "_keep_alive", "_sent_at", "_stale_retried", "_suspects", "_tap",
-        "account", "admission", "ahead_tokens", "attempt", "body", "chain", "client", "decision", "encoded",
-        "ended", "endpoint", "events", "exact", "facts", "failures", "first_byte_s", "gateway", "grant", "incoming",
-        "prompt_tokens", "reservation", "sent_bytes", "started", "status", "stripper", "tokens_per_block", "trace",
-        "tried", "upstream", "usage",
+        "account", "admission", "ahead_tokens", "attempt", "body", "chain", "client", "decision", "encoded", "ended",
+        "endpoint", "events", "exact", "facts", "failures", "first_byte_s", "gateway", "grant", "held_at", "held_s",
+        "incoming", "prompt_tokens", "reservation", "sent_bytes", "started", "status", "stripper", "tokens_per_block",
+        "trace", "tried", "upstream", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +58,10 @@ class Exchange:
         self._sent_at = 0.0
         self.started = time.perf_counter()
         self.first_byte_s: float | None = None
+        self.held_at = 0.0
+        """Since when it has been held, by `time.perf_counter`; 0: it is not."""
+        self.held_s = 0.0
+        """For how long it was."""
         self.attempt = 0
         self.tried: set[str] | tuple[()] = ()
         self.failures: list[str] | None = None
@@ -99,6 +103,8 @@ class Exchange:
         found = self.gateway.choose(self)
         if found is None:
             self._nobody()
+            return
+        if isinstance(found, str):
             return
         self.decision, self.reservation, self.endpoint = found
         self.attempt += 1

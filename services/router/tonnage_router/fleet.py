@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from tonnage_core.flow_control.peers import Load
 from tonnage_core.scheduling import Candidate, Scheduler
+from tonnage_core.scheduling.pace import PrefillPace
 from tonnage_core.scheduling.residency import Residency
 from tonnage_router.settings import EndpointSpec, RouterSettings
 from tonnage_router.wire.pool import UpstreamPool
@@ -16,12 +17,6 @@ if TYPE_CHECKING:
     from tonnage_router.kv_follower import KvFollower
 
 
-FIRST_PACE = 8000.0
-"""Prompt tokens a second assumed before a stream was seen: an 8B model on a mid-range GPU."""
-PACE_STEP = 0.1
-PACE_KNOWN = 5
-MIN_PACE_TOKENS = 1024
-"""Shorter prompts show the step time, not the pace."""
 ADMIN = "admin"
 
 
@@ -66,9 +61,7 @@ class Endpoint:
         self.residency = Residency()
         self.requests = 0
         self.failures = 0
-        self.prefill_tokens_per_s = FIRST_PACE
-        """Prompt tokens computed a second, as streams show it."""
-        self._paces_seen = 0
+        self.pace = PrefillPace()
         self.started_at: float | None = None
         """The engine process's start time as it reports it; a change is a restart."""
         self.follower: KvFollower | None = None
@@ -94,18 +87,6 @@ class Endpoint:
         """The base model it serves, as metrics name its pool; empty until it has listed one."""
         bases = (entry.get("id") for entry in self.listed if not entry.get("parent"))
         return self.spec.model or next((str(name) for name in bases if name), "")
-
-    def learn_pace(self, ahead_tokens: int, seconds: float) -> None:
-        """A stream's first byte came `seconds` after it was sent behind `ahead_tokens` of prompts, its own included."""
-        if ahead_tokens >= MIN_PACE_TOKENS and seconds > 0:
-            self._paces_seen += 1
-            step = max(PACE_STEP, 1 / self._paces_seen)
-            self.prefill_tokens_per_s += step * (ahead_tokens / seconds - self.prefill_tokens_per_s)
-
-    @property
-    def pace_is_known(self) -> bool:
-        """Enough streams were seen for the pace to be the endpoint's own, not the first guess."""
-        return self._paces_seen >= PACE_KNOWN
 
 
 class Fleet:

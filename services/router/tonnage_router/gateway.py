@@ -1,11 +1,10 @@
 """The router's centre: what may come in, where it goes, and what is known of the fleet. One event loop, no awaits."""
 
 import asyncio
-import math
 import random
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from tonnage_core.flow_control.breaker import Breaker
 from tonnage_core.flow_control.retry_budget import RetryBudget
@@ -27,6 +26,7 @@ from tonnage_router.disaggregation import Disaggregation
 from tonnage_router.errors import BadBodyError
 from tonnage_router.exchange import Exchange
 from tonnage_router.fleet import Endpoint, Fleet
+from tonnage_router.holding import Holding, holds_prompts
 from tonnage_router.limits import Limits
 from tonnage_router.lora import LoraLoader
 from tonnage_router.metrics import MAX_REQUEST_KEYS, RouterMetrics
@@ -37,7 +37,7 @@ from tonnage_router.prompt_keys import PromptKeys
 from tonnage_router.ranks import by_rank
 from tonnage_router.rewriter import Rewriter
 from tonnage_router.settings import EndpointSpec, RouterSettings
-from tonnage_router.tenants import Tenants
+from tonnage_router.tenants import OUTPUT_TOKENS, Tenants, admitted
 from tonnage_router.wire.answers import answer, error_object
 from tonnage_router.wire.incoming import Incoming
 
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from tonnage_router.wire.client import ClientConnection
 
 MODELS: Final = b"/v1/models"
-OUTPUT_TOKENS: Final = 256
-"""Answer length assumed for the load of a request that sets no limit."""
 
 
 class Gateway:
@@ -71,6 +69,7 @@ class Gateway:
             self.tenants.load(*read_tenants(settings.tenants_file, settings.limit_shares))
         self.rewriter = Rewriter(keys_are_tenants=settings.tenants_file is not None)
         self.admission = Admission(self)
+        self.holding = Holding(self) if holds_prompts(settings, self.profile) else None
         self.lora = LoraLoader(settings.adapters, settings.adapter_load_timeout_s, metrics.adapter_loads)
         self.fleet.seen_models.update(self.lora.specs, settings.scale_from_zero)
         self.access_log = access_log or AccessLog("off")
@@ -166,34 +165,9 @@ class Gateway:
 
     def _measured(self, exchange: Exchange) -> None:
         """The prompt's tokens are counted and its blocks hashed: let the request in, or refuse it."""
-        if self._admitted(exchange):
+        if admitted(exchange):
             self.retry_budget.request()
             self.admission.submit(exchange)
-
-    def _admitted(self, exchange: Exchange) -> bool:
-        """Hold the request against its tenant's limits; False when it was refused."""
-        facts, account = exchange.facts, exchange.account
-        model = facts.model
-        assert model is not None
-        if account is None:
-            return True
-        if not account.spec.allows(model):
-            exchange.fail(403, f"this key may not use model {model!r}", "model_not_allowed")
-            return False
-        tokens = exchange.prompt_tokens + (facts.max_tokens or OUTPUT_TOKENS) * facts.samples
-        found = account.admit(tokens, time.monotonic())
-        if isinstance(found, Grant):
-            exchange.grant = found
-            return True
-        self.metrics.count(
-            self.metrics.tenant_refusals, (self.metrics.tenants.label(account.spec.name), found.limit.value)
-        )
-        if found.retry_after_s is None:
-            exchange.fail(400, f"the request needs {tokens} tokens; this key may hold fewer", "request_too_large")
-        else:
-            wait = max(1, math.ceil(found.retry_after_s))
-            exchange.fail(429, f"over {found.limit.value}; try again in {wait} s", "rate_limit_exceeded", wait)
-        return False
 
     def _local(
         self,
@@ -226,8 +200,8 @@ class Gateway:
 
     # --- choice -------------------------------------------------------------------------------------------------------
 
-    def choose(self, exchange: Exchange) -> tuple[Decision, Reservation, Endpoint] | None:
-        """Decide, reserve and count in one step; None when no endpoint is eligible."""
+    def choose(self, exchange: Exchange) -> tuple[Decision, Reservation, Endpoint] | Literal["held"] | None:
+        """Decide, reserve and count in one step; None when no endpoint is eligible. A held request comes back."""
         begun = time.perf_counter()
         facts = exchange.facts
         request = SchedulingRequest(
@@ -239,10 +213,12 @@ class Gateway:
             prefix_key=exchange.chain[0] if exchange.chain else None,
         )
         avoided = self.disaggregation.avoided(exchange) if self.disaggregation is not None else exchange.tried
-        found = self.scheduler.choose(request, exchange.chain, exchange.tokens_per_block, avoided, exchange.exact)
-        if found is None:
+        decision = self.scheduler.decide(request, exchange.chain, exchange.tokens_per_block, avoided, exchange.exact)
+        if decision is None:
             return None
-        decision, reservation = found
+        if self.holding is not None and self.holding.holds(exchange, request, decision):
+            return "held"
+        reservation = self.scheduler.take(request, decision, exchange.chain, exchange.exact)
         endpoint = self.fleet.by_slot[decision.chosen.slot]
         endpoint.requests += 1
         if not endpoint.breaker.closed:
@@ -281,7 +257,7 @@ class Gateway:
         if reservation.decoding:
             return
         if exchange.facts.stream:
-            endpoint.learn_pace(exchange.ahead_tokens, exchange.waited_s)
+            endpoint.pace.learn(exchange.ahead_tokens, exchange.waited_s)
         reservation.first_token()
         self.admission.room_freed()
 
@@ -353,6 +329,8 @@ class Gateway:
         if exchange.grant is not None:
             self._settle(exchange, exchange.grant)
         self.admission.room_freed()
+        if self.holding is not None and endpoint is not None:
+            self.holding.answer_ended(endpoint.candidate.slot)
         if outcome == "client_gone" and endpoint is not None and not endpoint.breaker.closed:
             endpoint.breaker.neutral()
         self.access_log.write(exchange, outcome, duration)

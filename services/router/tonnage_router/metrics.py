@@ -118,6 +118,8 @@ class RouterMetrics(Collector):
         self.slo_requests: dict[tuple[str, str], int] = {}
         self.predicted_prompt_tokens = 0
         self.predicted_hit_tokens = 0
+        self.held: dict[str, list[float]] = {}
+        """By pool: requests that were held, and for how many seconds in all."""
         self.duration: dict[str, Histogram] = {}
         self.first_byte: dict[str, Histogram] = {}
         self.choice = Histogram(OVERHEAD_BUCKETS_S)
@@ -143,6 +145,12 @@ class RouterMetrics(Collector):
         counted[0] += prompt
         counted[1] += completion
         counted[2] += cached
+
+    def prompt_held(self, pool: str, seconds: float) -> None:
+        """A request of the pool was held, and is no more."""
+        counted = self.held.setdefault(self.pools.label(pool), [0.0, 0.0])
+        counted[0] += 1
+        counted[1] += seconds
 
     def observe_request(self, pool: str, duration_s: float, first_byte_s: float | None) -> None:
         """A request of a pool ended; `first_byte_s` is None when nothing was answered."""
@@ -251,6 +259,12 @@ def _by_pool(m: RouterMetrics, pools: Sequence[str]) -> Iterable[Metric]:
     for pool, counted in m.tokens.items():
         tokens |= {(pool, kind): count for kind, count in zip(TOKEN_KINDS, counted, strict=True)}
     yield _counter("tokens", "Tokens that engines reported in usage", ["pool", "kind"], tokens.items())
+    held = dict.fromkeys(pools, (0.0, 0.0)) | {pool: (count, s) for pool, (count, s) in m.held.items()}
+    for at, name, text in (
+        (0, "held_requests", "Requests that waited for answers that their prompt would have made too slow"),
+        (1, "held_seconds", "For how long they did"),
+    ):
+        yield _counter(name, text, ["pool"], (((pool,), counted[at]) for pool, counted in held.items()))
     judged = dict.fromkeys(product(pools, VERDICTS), 0) | m.slo_requests
     yield _counter("slo_requests", "Requests by how they stand to the SLO", ["pool", "verdict"], judged.items())
     for name, text, histograms in (

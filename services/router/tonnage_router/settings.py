@@ -7,6 +7,8 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from tonnage_core.addresses import refused_literal
+from tonnage_core.scheduling.hold import HOLD_SHARE
+from tonnage_core.slo import Slo
 from tonnage_router.trace_settings import TraceSettings
 from tonnage_runtime.settings import Settings
 from tonnage_runtime.tls import Tls, certificate
@@ -98,10 +100,17 @@ class SloSpec(Settings):
 
     ttft_ms: float = Field(default=2000.0, gt=0, le=1e9)
     """Limit of the time to the first token, waiting in the router included."""
+    ttft_ms_per_prompt_token: float = Field(default=0.0, ge=0, le=1e6)
+    """What each token of the prompt adds to that limit."""
     tpot_ms: float = Field(default=50.0, gt=0, le=1e9)
     """Limit of the mean time per output token after the first."""
     admit: bool = False
-    """Answer 429 with the time to come back where no endpoint's predicted TTFT is within `ttft_ms`."""
+    """Answer 429 with the time to come back where no endpoint's predicted TTFT is within its limit."""
+
+    @property
+    def limits(self) -> Slo:
+        """What a request is judged by."""
+        return Slo(self.ttft_ms, self.tpot_ms, ttft_ms_per_prompt_token=self.ttft_ms_per_prompt_token)
 
 
 class DisaggregationSpec(Settings):
@@ -255,9 +264,12 @@ class RouterSettings(TraceSettings):
     without any healthy endpoint."""
     drain_timeout_s: float = Field(default=30.0, ge=0)
     slo: SloSpec = SloSpec()
-    """What requests are judged by in `tonnage_router_slo_requests_total`; without `admit` it changes nothing else."""
+    """What requests are judged by in `tonnage_router_slo_requests_total`, admitted by with `admit`, and held by."""
     slos: dict[str, SloSpec] = Field(default_factory=dict)
     """The same by model, for those whose limits differ."""
+    hold_share: float = Field(default=HOLD_SHARE, ge=0, le=1)
+    """Share of the TTFT limit for which a prompt may wait for answers that it would make too slow; 0: none waits. Needs
+    the scorer `spoilt_answers`, which the policy `prefix` has; without effect with `disaggregation`."""
     access_log: Literal["off", "errors", "all"] = "errors"
     decisions_kept: int = Field(default=1000, ge=0)
     """Decisions that `/admin/decisions` can show."""

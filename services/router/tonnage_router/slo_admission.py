@@ -21,17 +21,18 @@ class SloAdmission:
     def __init__(self, gateway: "Gateway") -> None:
         settings = gateway.settings
         self._gateway = gateway
-        self._default_s = settings.slo.ttft_ms / 1e3 if settings.slo.admit else None
-        self._limits_s = {name: slo.ttft_ms / 1e3 if slo.admit else None for name, slo in settings.slos.items()}
-        self.enabled = self._default_s is not None or any(limit is not None for limit in self._limits_s.values())
+        self._default = settings.slo.limits if settings.slo.admit else None
+        self._by_pool = {name: slo.limits if slo.admit else None for name, slo in settings.slos.items()}
+        self.enabled = self._default is not None or any(slo is not None for slo in self._by_pool.values())
         self._refusals: deque[dict[str, Any]] = deque(maxlen=REFUSALS_KEPT)
 
     def admits(self, exchange: "Exchange", pool: str, queued_s: float) -> bool:
         """Whether some endpoint can begin the answer in time, `queued_s` of waiting here included; else the request is
         answered 429 with the time to come back."""
-        limit_s = self._limits_s.get(pool, self._default_s)
-        if limit_s is None:
+        slo = self._by_pool.get(pool, self._default)
+        if slo is None:
             return True
+        limit_s = slo.ttft_limit_ms(exchange.prompt_tokens) / 1e3
         verdict = judge(self._forecasts(exchange, pool, queued_s), limit_s)
         if verdict.admitted or verdict.best is None or verdict.retry_after_s is None:
             exchange.admission = verdict
@@ -43,7 +44,7 @@ class SloAdmission:
         gateway = self._gateway
         candidates, tokens = gateway.eligible(pool), exchange.prompt_tokens
         by_slot = gateway.fleet.by_slot
-        measured = {c.id: by_slot[c.slot].prefill_tokens_per_s for c in candidates if by_slot[c.slot].pace_is_known}
+        measured = {c.id: by_slot[c.slot].pace.tokens_per_s for c in candidates if by_slot[c.slot].pace.known}
         speeds = paces(measured, {c.id: c.gpu_speed for c in candidates})
         matched = gateway.scheduler.known_tokens(
             exchange.chain, candidates, exchange.tokens_per_block, tokens, exchange.exact

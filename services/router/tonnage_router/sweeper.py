@@ -48,6 +48,8 @@ class Sweeper:
                 candidate.pressure = max(0.0, candidate.pressure - PRESSURE_FADE)
         self._observed.expire(now)
         self._gateway.admission.sweep(now)
+        if self._gateway.holding is not None:
+            self._gateway.holding.sweep()
         self._gateway.access_log.flush()
 
     def _exchange(self, exchange: Exchange) -> None:
@@ -64,7 +66,7 @@ class Sweeper:
     def _guess_prefill(self, exchange: Exchange) -> None:
         """An answer in one piece does not show when its prompt was computed: take the endpoint's pace."""
         endpoint = exchange.endpoint
-        if endpoint is not None and exchange.waited_s > exchange.ahead_tokens / endpoint.prefill_tokens_per_s:
+        if endpoint is not None and exchange.waited_s > exchange.ahead_tokens / endpoint.pace.tokens_per_s:
             self._gateway.prefilled(exchange)
 
     def _connection(self, client: ClientConnection) -> None:

@@ -1,11 +1,19 @@
 """Who is asking: bearer keys to tenants, by hash; reloaded without losing balances."""
 
 import hashlib
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tonnage_core.flow_control.tenants import TenantAccount, TenantSpec
+from tonnage_core.flow_control.tenants import Grant, TenantAccount, TenantSpec
+
+if TYPE_CHECKING:
+    from tonnage_router.exchange import Exchange
+
+OUTPUT_TOKENS: Final = 256
+"""Answer length assumed for the load of a request that sets no limit."""
 
 SEEN: Final = 4096
 """Authorization lines whose account is remembered; only ones that are valid."""
@@ -61,3 +69,28 @@ class Tenants:
                     self._seen.clear()
                 self._seen[authorization] = account
         return account
+
+
+def admitted(exchange: "Exchange") -> bool:
+    """Hold the request against its tenant's limits; False when it was refused."""
+    facts, account = exchange.facts, exchange.account
+    model = facts.model
+    assert model is not None
+    if account is None:
+        return True
+    if not account.spec.allows(model):
+        exchange.fail(403, f"this key may not use model {model!r}", "model_not_allowed")
+        return False
+    tokens = exchange.prompt_tokens + (facts.max_tokens or OUTPUT_TOKENS) * facts.samples
+    found = account.admit(tokens, time.monotonic())
+    if isinstance(found, Grant):
+        exchange.grant = found
+        return True
+    metrics = exchange.gateway.metrics
+    metrics.count(metrics.tenant_refusals, (metrics.tenants.label(account.spec.name), found.limit.value))
+    if found.retry_after_s is None:
+        exchange.fail(400, f"the request needs {tokens} tokens; this key may hold fewer", "request_too_large")
+    else:
+        wait = max(1, math.ceil(found.retry_after_s))
+        exchange.fail(429, f"over {found.limit.value}; try again in {wait} s", "rate_limit_exceeded", wait)
+    return False

@@ -51,6 +51,10 @@ class RequestTrace:
         """It waits for capacity."""
         self._enter("queue", None)
 
+    def held(self) -> None:
+        """It waits for answers that it would make too slow."""
+        self._enter("hold", None)
+
     def loading(self, endpoint: "Endpoint") -> None:
         """It waits for its adapter on the chosen endpoint."""
         self._enter("load adapter", endpoint)

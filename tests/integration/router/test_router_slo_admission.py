@@ -22,7 +22,7 @@ def measured(router: Any, tokens_per_s: float) -> None:
     """As if five streams had shown this pace on every endpoint."""
     for endpoint in router.gateway.fleet:
         for _ in range(5):
-            endpoint.learn_pace(8000, 8000 / tokens_per_s)
+            endpoint.pace.learn(8000, 8000 / tokens_per_s)
 
 
 async def asked(router: Any, path: str) -> Any:

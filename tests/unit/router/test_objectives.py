@@ -11,7 +11,12 @@ from tonnage_router.metrics import MAX_POOLS, Names, RouterMetrics
 from tonnage_router.objectives import Objectives
 from tonnage_router.settings import RouterSettings, SloSpec
 
-OBJECTIVES = Objectives(RouterSettings(slo=SloSpec(ttft_ms=1000, tpot_ms=50), slos={"slow": SloSpec(ttft_ms=9000)}))
+OBJECTIVES = Objectives(
+    RouterSettings(
+        slo=SloSpec(ttft_ms=1000, tpot_ms=50),
+        slos={"slow": SloSpec(ttft_ms=9000), "by length": SloSpec(ttft_ms=500, ttft_ms_per_prompt_token=0.1)},
+    )
+)
 
 
 def verdict(
@@ -26,7 +31,7 @@ def verdict(
 ) -> Verdict | None:
     usage = None if tokens is None else SimpleNamespace(completion_tokens=tokens)
     exchange: Any = SimpleNamespace(
-        first_byte_s=first_s, status=status, usage=usage, facts=SimpleNamespace(stream=stream)
+        first_byte_s=first_s, status=status, usage=usage, facts=SimpleNamespace(stream=stream), prompt_tokens=7000
     )
     return OBJECTIVES.verdict(exchange, outcome, pool, duration_s)
 
@@ -37,6 +42,8 @@ def verdict(
         pytest.param({}, Verdict.MET, id="in both limits"),
         pytest.param({"first_s": 1.1, "duration_s": 1.2}, Verdict.LATE, id="first token late"),
         pytest.param({"first_s": 1.1, "duration_s": 1.2, "pool": "slow"}, Verdict.MET, id="limit of its own model"),
+        pytest.param({"first_s": 1.1, "duration_s": 1.2, "pool": "by length"}, Verdict.MET, id="a long prompt's limit"),
+        pytest.param({"first_s": 1.3, "duration_s": 1.4, "pool": "by length"}, Verdict.LATE, id="over that"),
         pytest.param({"duration_s": 1.1}, Verdict.SLOW, id="60 ms a token"),
         pytest.param({"duration_s": 9.0, "tokens": None}, Verdict.MET, id="tokens unknown: not judged by them"),
         pytest.param({"duration_s": 9.0, "tokens": 1}, Verdict.MET, id="one token has no time between tokens"),

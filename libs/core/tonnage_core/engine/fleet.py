@@ -18,15 +18,21 @@ from tonnage_core.engine.errors import BadEngineConfigError, RequestTooLongError
 from tonnage_core.engine.trace_keys import trace_chain, trace_keys
 from tonnage_core.engine.types import EngineConfig, EngineCounters, EngineRequest, RequestTimeline
 from tonnage_core.prefix_index.block_hash import seed_hash
+from tonnage_core.prefix_index.index import ENTRY_BYTES
+from tonnage_core.scheduling.hold import RETRY_S, HeldPrompts, HoldRule, breaks_answers
+from tonnage_core.scheduling.pace import PrefillPace
 from tonnage_core.scheduling.profile import Profile
 from tonnage_core.scheduling.scheduler import Reservation, Scheduler
-from tonnage_core.scheduling.types import Candidate, SchedulingRequest
+from tonnage_core.scheduling.types import Candidate, Decision, SchedulingRequest
 from tonnage_core.slo import RequestRecord
 from tonnage_core.traces import TraceRequest
 
 if TYPE_CHECKING:
     from random import Random
 
+WATCH_S = 0.025
+"""Between looks at whether an answer has ended for which a prompt waits."""
+WATCHES = round(RETRY_S / WATCH_S)
 TOO_LONG = "request_too_long"
 """Outcome of a request that no engine of the fleet can hold."""
 
@@ -36,8 +42,9 @@ class FleetConfig:
     """A fleet of equal engines behind one router.
 
     `rate_scale` 2 makes arrivals come twice as fast. `scrape_s` is how old the gauges that routing reads may be;
-    `index_bytes` bounds the router's prefix index a replica. The last `long_replicas` take the profile's long prompts
-    and the others the rest; 0: any takes any. `adapters` says which adapter each request asks for; None: none.
+    `index_bytes` bounds the router's prefix index a replica, and so does the engine's own cache. The last
+    `long_replicas` take the profile's long prompts and the others the rest; 0: any takes any. `adapters` says which
+    adapter each request asks for; None: none. `hold` is by what prompts wait for answers; None: they do not.
     """
 
     replicas: int
@@ -51,6 +58,7 @@ class FleetConfig:
     keep_gaps: bool = True
     long_replicas: int = 0
     adapters: AdapterMix | None = None
+    hold: HoldRule | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.long_replicas < max(1, self.replicas):
@@ -95,6 +103,8 @@ class _Flight:
     trace: TraceRequest
     arrival_s: float
     reservation: Reservation
+    sent_s: float
+    ahead_tokens: int
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +113,7 @@ class _Replica:
 
     engine: Engine
     candidate: Candidate
+    pace: PrefillPace = field(default_factory=PrefillPace)
     started: deque[tuple[float, str]] = field(default_factory=deque)
     ended: deque[RequestTimeline] = field(default_factory=deque)
 
@@ -130,6 +141,9 @@ class Fleet:
         self._records: dict[int, RequestRecord] = {}
         self._digest = hashlib.sha256()
         self._scraped_s = float("-inf")
+        self._held: HeldPrompts[tuple[TraceRequest, float]] = HeldPrompts()
+        self._freed: set[int] = set()
+        """Slots where an answer has ended since held prompts were last looked at."""
 
     def _replica(self, slot: int, step_time: StepClock) -> _Replica:
         config = self._config
@@ -148,12 +162,41 @@ class Fleet:
 
     def run(self, requests: Iterable[TraceRequest]) -> FleetResult:
         """Serve the whole trace; arrivals must not go backwards."""
-        for request in requests:
-            now = request.arrival_s / self._config.rate_scale
+        now = 0.0
+        for i, request in enumerate(requests):
+            if not i:
+                self._fit_index(request.block_tokens)
+            arrival = request.arrival_s / self._config.rate_scale
+            now = self._wait(now, arrival)
             self._catch_up(now)
-            self._route(request, now)
+            self._again(now, whatever=False)
+            self._route(request, now, now)
+        self._wait(now, float("inf"))
         self._catch_up(float("inf"))
         return self._result()
+
+    def _fit_index(self, block_tokens: int) -> None:
+        """Track no more blocks than an engine's cache holds, as the live router does."""
+        engine = self._config.engine
+        blocks = engine.num_blocks * engine.block_size // block_tokens
+        for replica in self._replicas:
+            self._router.index.add_slot(
+                replica.candidate.slot, min(self._config.index_bytes, max(1, blocks) * ENTRY_BYTES)
+            )
+
+    def _wait(self, now: float, until: float) -> float:
+        """Let time pass until `until`, choosing anew for what is held; without anything held, at once."""
+        tick = 0
+        while len(self._held) and now + WATCH_S < until:
+            now, tick = now + WATCH_S, tick + 1
+            self._catch_up(now)
+            self._again(now, whatever=not tick % WATCHES)
+        return until
+
+    def _again(self, now: float, *, whatever: bool) -> None:
+        freed, self._freed = self._freed, set()
+        for request, arrival in self._held.take(None if whatever else freed):
+            self._route(request, now, arrival)
 
     def _catch_up(self, now: float) -> None:
         for replica in self._replicas:
@@ -171,20 +214,23 @@ class Fleet:
         """Let the router see the first and last tokens that had come out by `now`."""
         for replica in self._replicas:
             while replica.started and replica.started[0][0] <= now:
-                _, name = replica.started.popleft()
+                at, name = replica.started.popleft()
                 if name in self._flights:
-                    self._flights[name].reservation.first_token()
+                    flight = self._flights[name]
+                    flight.reservation.first_token()
+                    replica.pace.learn(flight.ahead_tokens, at - flight.sent_s)
             while replica.ended and replica.ended[0].finished_s <= now:
                 self._land(replica.ended.popleft())
 
     def _land(self, timeline: RequestTimeline) -> None:
         flight = self._flights.pop(timeline.request_id)
         flight.reservation.release()
+        self._freed.add(flight.reservation.candidate.slot)
         self._records[flight.trace.index] = RequestRecord(
             index=flight.trace.index,
             prompt_tokens=timeline.prompt_tokens,
             intended_s=flight.arrival_s,
-            sent_s=flight.arrival_s,
+            sent_s=flight.sent_s,
             first_s=timeline.first_token_s,
             last_s=timeline.last_token_s,
             gaps_s=timeline.gaps_s,
@@ -192,7 +238,7 @@ class Fleet:
             cached_tokens=timeline.hit_tokens,
         )
 
-    def _route(self, request: TraceRequest, now: float) -> None:
+    def _route(self, request: TraceRequest, now: float, arrival: float) -> None:
         adapter = None if self._config.adapters is None else self._config.adapters.of(request)
         chain = trace_chain(request, self._seed(adapter))
         whole = chain[: request.input_length // request.block_tokens]
@@ -203,23 +249,41 @@ class Fleet:
             adapter=adapter,
             prefix_key=chain[0] if chain else None,
         )
-        choice = self._router.choose(asked, whole, request.block_tokens)
-        if choice is None:
-            self._refuse(request, now)
-            return
-        decision, reservation = choice
-        slot = decision.chosen.slot
-        self._digest.update(b"%d %d %d\n" % (request.index, slot, decision.matched_tokens))
+        decision = self._router.decide(asked, whole, request.block_tokens)
+        if decision is None:
+            self._refuse(request, arrival)
+        elif not self._holds(request, asked, decision, now, arrival):
+            reservation = self._router.take(asked, decision, whole)
+            self._send(request, _Flight(request, arrival, reservation, now, 0), decision, chain, adapter)
+
+    def _holds(
+        self, request: TraceRequest, asked: SchedulingRequest, decision: Decision, now: float, arrival: float
+    ) -> bool:
+        rule, slot = self._config.hold, decision.chosen.slot
+        if rule is None or self._held.full or not breaks_answers(asked, decision.chosen):
+            return False
+        pace = self._replicas[slot].pace.tokens_per_s
+        if not rule.has_time(request.input_length, decision.chosen, now - arrival, pace):
+            return False
+        self._held.add((request, arrival), slot, arrival + rule.slo.ttft_limit_ms(request.input_length) / 1e3)
+        return True
+
+    def _send(
+        self, request: TraceRequest, flight: _Flight, decision: Decision, chain: list[bytes], adapter: str | None
+    ) -> None:
+        candidate = decision.chosen
+        self._digest.update(b"%d %d %d\n" % (request.index, candidate.slot, decision.matched_tokens))
         try:
-            self._replicas[slot].engine.submit(self._engine_request(request, chain, adapter), now)
+            self._replicas[candidate.slot].engine.submit(self._engine_request(request, chain, adapter), flight.sent_s)
         except RequestTooLongError:
-            reservation.release()
-            self._refuse(request, now)
+            flight.reservation.release()
+            self._refuse(request, flight.arrival_s)
             return
         if adapter is not None:
             # Loading or resident: the router knows what it has sent before the next scrape says so.
-            decision.chosen.adapters.add(adapter)
-        self._flights[str(request.index)] = _Flight(request, now, reservation)
+            candidate.adapters.add(adapter)
+        flight.ahead_tokens = candidate.prefill_tokens
+        self._flights[str(request.index)] = flight
 
     def _seed(self, adapter: str | None) -> bytes:
         if adapter not in self._seeds:

@@ -16,9 +16,10 @@ Llama-3.1-8B: 16 GFLOP at 640 TFLOP/s, 24 us, against 0.5 MFLOP a query-key pair
 come later to it (70B near 54,000), smaller ones sooner.
 """
 
-PATIENCE: Final = 1_480
+PATIENCE: Final = 1_350
 """Prompt tokens that one token of an answer can wait for: 50 ms of TPOT, a decoding step of 13 ms taken off, at 40,000
-tokens a second, Llama-3.1-8B's on an H200. On a slower GPU a token of work counts for more (`Candidate.gpu_speed`).
+tokens a second, Llama-3.1-8B's on an H200; a tenth less, since neither is known so well. On a slower GPU a token of
+work counts for more (`Candidate.gpu_speed`).
 """
 
 

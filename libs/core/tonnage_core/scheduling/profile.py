@@ -27,6 +27,11 @@ class Profile:
         """Whether a decision depends on the prompt's block hashes."""
         return self.picker.name == "consistent_hash" or any(s.name == "uncached_prefix" for s, _ in self.scorers)
 
+    @property
+    def spares_answers(self) -> bool:
+        """Whether it counts the answers that a prompt would make too slow, so that a prompt may wait for them."""
+        return any(s.name == "spoilt_answers" for s, _ in self.scorers)
+
 
 def make_profile(
     name: str, filters: Sequence[str], scorers: Mapping[str, float], picker: str, shortlist: int = 8

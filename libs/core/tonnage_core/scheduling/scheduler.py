@@ -68,14 +68,14 @@ class Reservation:
 
     def relieve(self) -> None:
         """The prompt is computed elsewhere: but for its last token there is nothing to compute here."""
-        if not self.decoding and not self.released:
+        if not self.decoding and not self.released and not self.relieved_tokens and self.prefill_tokens > 1:
             self.relieved_tokens = self.prefill_tokens - 1
             self._compute(-self.relieved_tokens)
             self.candidate.answers.relieve(self.work)
 
     def burden(self) -> None:
         """It was not: all of it is to be computed here after all."""
-        if not self.decoding and not self.released:
+        if not self.decoding and not self.released and self.relieved_tokens:
             self._compute(self.relieved_tokens)
             self.relieved_tokens = 0
             self.candidate.answers.relieve(-self.work)
@@ -107,8 +107,10 @@ class Reservation:
         if self.decoding:
             candidate.decoding -= 1
             candidate.decode_tokens -= self.context_tokens
-        else:
-            candidate.prefill_tokens -= self.prefill_tokens
+            return
+        candidate.prefill_tokens -= self.prefill_tokens
+        if not self.relieved_tokens:
+            candidate.answers.relieve(self.work)  # nobody waits for what is not computed
 
 
 class Scheduler:
@@ -173,7 +175,19 @@ class Scheduler:
         exclude: Collection[str] = (),
         exact: Mapping[int, list[bytes]] | None = None,
     ) -> tuple[Decision, Reservation] | None:
-        """Decide, reserve on the chosen candidate and credit it with the prompt's blocks; None when nobody is eligible.
+        """`decide` and `take` in one step; None when nobody is eligible."""
+        decision = self.decide(request, chain, tokens_per_block, exclude, exact)
+        return None if decision is None else (decision, self.take(request, decision, chain, exact))
+
+    def decide(
+        self,
+        request: SchedulingRequest,
+        chain: list[bytes],
+        tokens_per_block: float,
+        exclude: Collection[str] = (),
+        exact: Mapping[int, list[bytes]] | None = None,
+    ) -> Decision | None:
+        """Choose, and reserve nothing; None when nobody is eligible.
 
         `chain` are the prompt's block hashes, each worth `tokens_per_block`; `exclude` are ids tried before. `exact`
         are chains over token ids by KV block size, for candidates whose engines tell what they cache.
@@ -194,15 +208,24 @@ class Scheduler:
         if told:
             request.matched = _long_enough(true)
         decision = schedule(request, candidates, self.profile, self._rng, prefiltered=True)
-        if decision is None:
-            return None
-        decision.matched_tokens = true.get(decision.chosen.slot, 0)
+        if decision is not None:
+            decision.matched_tokens = true.get(decision.chosen.slot, 0)
+        return decision
+
+    def take(
+        self,
+        request: SchedulingRequest,
+        decision: Decision,
+        chain: list[bytes],
+        exact: Mapping[int, list[bytes]] | None = None,
+    ) -> Reservation:
+        """Reserve what `decide` has just decided on the chosen candidate, and credit it with the prompt's blocks."""
         if chain:
             self.index.insert(chain, decision.chosen.slot)
         reservation = self._reserve(request, decision)
         if exact:
             self._expect(reservation, exact)
-        return decision, reservation
+        return reservation
 
     def _told(self, exact: Mapping[int, list[bytes]] | None) -> dict[int, list[tuple[int, int]]]:
         return {size: self.exact.match(blocks) for size, blocks in exact.items()} if exact else {}

@@ -1,0 +1,143 @@
+"""Prompts held back for answers in flight, over loopback: when they go out, what is told of it, who is never held."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tonnage_router.holding import holds_prompts
+from tonnage_router.profiles import profile_of
+from tonnage_router.settings import RouterSettings, SloSpec
+
+WORDS = "every word of this prompt is new and counts for about one token of four bytes "
+PATIENT = SloSpec(ttft_ms=600_000)
+
+
+def chat(name: str, tokens: int, answer: int) -> bytes:
+    """A prompt of about `tokens` tokens, its answer's length asked for."""
+    words = f"{name} " * 40 + WORDS * (4 * tokens // len(WORDS))
+    return orjson.dumps({"model": "m", "max_tokens": answer, "messages": [{"role": "user", "content": words}]})
+
+
+SHORT, LONG = chat("a", 10, 5), chat("b", 20_000, 50)
+
+
+class Gate:
+    """An engine's script: the first request waits for `opened`, others are answered at once."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+
+    async def __call__(self, call: Any) -> None:
+        if len(call.engine.calls) == 1:
+            await self.opened.wait()
+        call.answer()
+
+
+async def held_one(engines: Any, route: Any, **settings: Any) -> tuple[Any, Any, Any, Any, Gate]:
+    """A router that holds a long prompt for the short answer of its only engine: engine, router, both clients, gate."""
+    gate = Gate()
+    (engine,) = await engines(script=gate)
+    router = await route([engine], **{"slo": PATIENT, **settings})
+    first, second = await router.client(), await router.client()
+    first.send(SHORT)
+    await router.until(lambda: len(engine.calls) == 1)
+    second.send(LONG)
+    await router.until(lambda: len(router.gateway.active) == 2 or len(engine.calls) == 2)
+    return engine, router, first, second, gate
+
+
+def counted(router: Any) -> dict[str, float]:
+    registry = CollectorRegistry()
+    registry.register(router.gateway.metrics)
+    names = ("held_requests", "held_seconds")
+    return {n: registry.get_sample_value(f"tonnage_router_{n}_total", {"pool": "m"}) or 0.0 for n in names}
+
+
+async def test_a_prompt_waits_for_the_answer_it_would_break_and_goes_when_that_has_ended(
+    engines: Any, route: Any
+) -> None:
+    engine, router, first, second, gate = await held_one(engines, route)
+    gateway = router.gateway
+    assert len(gateway.holding) == 1 and len(engine.calls) == 1
+    for _ in range(3):
+        gateway.holding.sweep()
+    assert len(gateway.holding) == 1 and len(engine.calls) == 1
+    assert counted(router) == {"held_requests": 0.0, "held_seconds": 0.0}
+    assert len(gateway.decisions) == 1, "a decision counts when it is taken"
+    gate.opened.set()
+    assert (await first.read()).status == 200
+    assert (await second.read()).status == 200
+    told = gateway.decisions[-1].summary()
+    assert told["held_ms"] > 0 and gateway.decisions[0].summary()["held_ms"] == 0
+    found = counted(router)
+    assert found["held_requests"] == 1 and 0 < found["held_seconds"] < 600
+    assert router.counters() == [(0, 0, 0)] and not gateway.active
+
+
+async def test_a_prompt_goes_once_its_share_of_the_limit_has_passed(engines: Any, route: Any) -> None:
+    engine, _, first, second, gate = await held_one(
+        engines, route, slo=SloSpec(ttft_ms=1, ttft_ms_per_prompt_token=0.2), hold_share=1.0
+    )
+    assert (await second.read()).status == 200, "the answer in flight has not ended"
+    assert len(engine.calls) == 2
+    gate.opened.set()
+    assert (await first.read()).status == 200
+
+
+async def test_a_client_that_leaves_while_held_leaves_nothing_behind(engines: Any, route: Any) -> None:
+    engine, router, first, second, gate = await held_one(engines, route)
+    second.writer.transport.abort()
+    await router.until(lambda: len(router.gateway.active) == 1)
+    router.gateway.holding.sweep()
+    assert len(router.gateway.holding) == 0
+    gate.opened.set()
+    assert (await first.read()).status == 200
+    assert len(engine.calls) == 1 and counted(router)["held_requests"] == 1
+    assert router.gateway.metrics.outcomes == {"client_gone": 1, "ok": 1}
+    assert router.gateway.buffered == 0
+
+
+async def test_a_held_request_is_refused_when_nothing_serves_any_more(engines: Any, route: Any) -> None:
+    _, router, first, second, gate = await held_one(engines, route)
+    for endpoint in router.gateway.fleet:
+        router.gateway.fleet.set_healthy(endpoint, False)
+    router.gateway.holding.sweep()
+    assert (await second.read()).status == 503
+    gate.opened.set()
+    assert (await first.read()).status == 200
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"hold_share": 0}, id="turned off"),
+        pytest.param({"policy": "least_load"}, id="a policy that counts no answers"),
+        pytest.param({"slo": SloSpec(ttft_ms=1)}, id="no time to wait"),
+    ],
+)
+async def test_who_is_never_held(engines: Any, route: Any, settings: dict[str, Any]) -> None:
+    _, router, first, second, gate = await held_one(engines, route, **settings)
+    assert (await second.read()).status == 200
+    gate.opened.set()
+    assert (await first.read()).status == 200
+    assert counted(router)["held_requests"] == 0
+
+
+async def test_a_client_s_own_deadline_is_kept(engines: Any, route: Any) -> None:
+    engine, router, first, second, gate = await held_one(engines, route)
+    third = await router.client()
+    third.send(chat("c", 20_000, 50), extra=b"x-tonnage-deadline-ms: 1\r\n")
+    assert (await third.read()).status == 200
+    assert b"c c c" in engine.calls[1].body
+    gate.opened.set()
+    assert [(await client.read()).status for client in (first, second)] == [200, 200]
+
+
+def test_where_prompts_are_computed_apart_none_is_held() -> None:
+    whole = RouterSettings()
+    apart = RouterSettings.model_validate({"disaggregation": [{"model": "m", "kv_bytes_per_token": 1e5}]})
+    assert holds_prompts(whole, profile_of(whole))
+    assert not holds_prompts(apart, profile_of(apart))
