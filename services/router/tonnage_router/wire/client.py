@@ -273,6 +273,7 @@ class ClientConnection:
     def resume_writing(self) -> None:
         """The client caught up."""
         self.paused = False
+        self.quiet_ticks = 0
         if self.exchange is not None:
             self.exchange.client_resumed()
         else:
