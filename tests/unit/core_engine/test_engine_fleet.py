@@ -12,7 +12,9 @@ from tonnage_core.engine.errors import BadEngineConfigError
 from tonnage_core.engine.fleet import TOO_LONG, Fleet, FleetConfig, FleetResult
 from tonnage_core.engine.trace_keys import TraceKeys, trace_chain, trace_keys
 from tonnage_core.engine.types import EngineConfig
+from tonnage_core.scheduling.hold import HoldRule
 from tonnage_core.scheduling.profile import POLICIES
+from tonnage_core.slo import Slo
 from tonnage_core.traces import TraceRequest
 
 ENGINE = EngineConfig(num_blocks=2000, max_model_len=16384, max_num_seqs=64, max_num_batched_tokens=2048)
@@ -179,3 +181,30 @@ def test_an_engine_at_half_speed_gets_half_of_a_peers_tokens_without_anybody_say
     result = fleet.run(_cold(1500, tokens_s / 3.5 / load))
     slow, *peers = (replica.query_tokens + replica.generation_tokens for replica in result.replicas)
     assert 0.4 <= slow / (sum(peers) / len(peers)) <= 0.6
+
+
+class LikeAGpu(Linear):
+    """20 ms a step, 40,000 prompt tokens a second."""
+
+    def seconds(self, batch: Batch) -> float:
+        return 0.02 + 2.5e-5 * (batch.prefill_tokens + batch.decode_rows)
+
+
+def test_held_prompts_leave_short_answers_their_pace_and_still_meet_their_own_limit() -> None:
+    """Short answers, one every second, and long prompts that come in the midst of some of them."""
+    slo = Slo(3000.0, 50.0)
+    short = [TraceRequest(0, float(n), 200, 12, (n,)) for n in range(20)]
+    long = [
+        TraceRequest(0, 2.0 * n + 0.1, 16_000, 20, tuple(range(9_000 + 40 * n, 9_032 + 40 * n))) for n in range(1, 10)
+    ]
+    trace = [replace(r, index=i) for i, r in enumerate(sorted(short + long, key=lambda r: r.arrival_s))]
+    config = FleetConfig(replicas=1, engine=ENGINE, profile=POLICIES["prefix"], model="m")
+    at_once, held = (
+        Fleet(replace(config, hold=rule), LikeAGpu(), Random(0)).run(trace) for rule in (None, HoldRule(slo))
+    )
+    broken = [sum((r.tpot_s or 0.0) > 0.05 for r in result.records) for result in (at_once, held)]
+    assert broken == [9, 0]
+    waited = [r for r in held.records if r.sent_s is not None and r.sent_s > r.intended_s]
+    assert [r.prompt_tokens for r in waited] == [16_000] * 9
+    assert all((r.ttft_s or 9.0) < 3.0 for r in waited)
+    assert all(r.sent_s == r.intended_s for r in at_once.records)
