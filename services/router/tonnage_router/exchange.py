@@ -333,7 +333,7 @@ class Exchange:
         self.gateway.endpoint_failed(self.endpoint, kind)
         leave = self.client.abort
         if upstream.event_stream and self._chunked:
-            event = error_event("the engine's connection broke before the end of its answer", f"upstream_{kind}")
+            event = error_event(f"upstream_{kind}", self.incoming.path)
             self.client.transport.write(self._framed(event, False))
             leave = self.client.close
         self._end("cut")

@@ -159,7 +159,17 @@ async def test_a_stale_connection_is_replaced_without_blame(engines: Any, route:
     assert next(iter(router.gateway.fleet)).failures == 0
 
 
-async def test_an_engine_that_dies_in_a_stream_gives_an_error_event_and_no_done(engines: Any, route: Any) -> None:
+@pytest.mark.parametrize(
+    ("path", "start"),
+    [
+        (b"/v1/chat/completions", b"data: "),
+        (b"/v1/messages", b"event: error\ndata: "),
+        (b"/v1/responses", b"event: error\ndata: "),
+    ],
+)
+async def test_an_engine_that_dies_in_a_stream_gives_an_error_event_and_no_done(
+    path: bytes, start: bytes, engines: Any, route: Any
+) -> None:
     async def cut(call: Any) -> None:
         call.stream_head()
         await call.chunk(b'data: {"choices":[]}\n\ndata: {"cho')
@@ -168,10 +178,13 @@ async def test_an_engine_that_dies_in_a_stream_gives_an_error_event_and_no_done(
 
     (engine,) = await engines(script=cut)
     router = await route([engine])
-    answer = await router.post(STREAM)
+    answer = await router.post(STREAM, path)
     assert not answer.complete and answer.closed
     last = answer.body.rstrip().rsplit(b"\n\n", 1)[1]
-    assert orjson.loads(last.removeprefix(b"data: "))["error"]["code"] == "upstream_cut"
+    assert last.startswith(start)
+    found = orjson.loads(last.removeprefix(start))
+    assert found["error"]["code"] == "upstream_cut"
+    assert found.get("type") == (None if start == b"data: " else "error")
     assert b"[DONE]" not in answer.body
     assert router.counters() == [ZERO]
 

@@ -17,6 +17,8 @@ _TYPES = {
     431: "invalid_request_error",
 }
 
+_TYPED_EVENTS = frozenset({b"/v1/messages", b"/v1/responses"})
+
 
 def error_object(status: int, message: str, code: str | None = None, param: str | None = None) -> bytes:
     """`{"error": {...}}` in OpenAI's form."""
@@ -48,6 +50,14 @@ def answer(
     )
 
 
-def error_event(message: str, code: str) -> bytes:
-    """The server-sent event that ends a stream whose engine failed; preceded by a blank line to end a cut event."""
-    return b"\n\ndata: " + error_object(502, message, code) + b"\n\n"
+def error_event(code: str, path: bytes) -> bytes:
+    """The server-sent event that ends a stream whose engine failed; preceded by a blank line to end a cut event.
+
+    Clients of `/v1/messages` and `/v1/responses` go by an event's name; each finds its own fields in the one object.
+    """
+    message = "the engine's connection broke before the end of its answer"
+    if path not in _TYPED_EVENTS:
+        return b"\n\ndata: " + error_object(502, message, code) + b"\n\n"
+    inner = {"type": "api_error", "message": message, "code": code}
+    document = {"type": "error", "error": inner, "code": code, "message": message, "param": None}
+    return b"\n\nevent: error\ndata: " + orjson.dumps(document) + b"\n\n"
