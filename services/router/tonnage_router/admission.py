@@ -87,6 +87,16 @@ class Admission:
             return
         self._enqueue(pool, exchange, now)
 
+    def resume(self, exchange: "Exchange") -> None:
+        """Choose anew for a request that is held. Where there is no room by now it takes its turn in the queue."""
+        gateway, model = self._gateway, exchange.facts.pool
+        pool = self._pool(model)
+        if self.has_room(model, pool) or not (gateway.eligible(model) or model in gateway.settings.scale_from_zero):
+            exchange.dispatch()
+        elif gateway.holding is not None:
+            gateway.holding.let_go(exchange)
+            self._enqueue(pool, exchange, time.monotonic())
+
     def _enqueue(self, pool: Pool, exchange: "Exchange", now: float) -> None:
         if exchange.trace is not None:
             exchange.trace.queued()
@@ -160,7 +170,8 @@ class Admission:
         exchange = pool.queue.pop() if self.has_room(model, pool) else None
         if exchange is None:
             return False
-        pool.drain.left(exchange.prompt_tokens, now)
+        if not exchange.held_s:  # else it was here before
+            pool.drain.left(exchange.prompt_tokens, now)
         exchange.dispatch()
         return True
 

@@ -329,8 +329,8 @@ class Gateway:
         if exchange.grant is not None:
             self._settle(exchange, exchange.grant)
         self.admission.room_freed()
-        if self.holding is not None and endpoint is not None:
-            self.holding.answer_ended(endpoint.candidate.slot)
+        if self.holding is not None:
+            self.holding.ended(exchange)
         if outcome == "client_gone" and endpoint is not None and not endpoint.breaker.closed:
             endpoint.breaker.neutral()
         self.access_log.write(exchange, outcome, duration)

@@ -1,13 +1,16 @@
 """Prompts held back for answers in flight, over loopback: when they go out, what is told of it, who is never held."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tonnage_router.holding import holds_prompts
+from tonnage_core.scheduling import HoldRule
+from tonnage_core.slo import Slo
+from tonnage_router.holding import REST_S, holds_prompts
 from tonnage_router.profiles import profile_of
 from tonnage_router.settings import RouterSettings, SloSpec
 
@@ -29,8 +32,10 @@ class Gate:
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()
+        self.at_each: Callable[[], None] = lambda: None
 
     async def __call__(self, call: Any) -> None:
+        self.at_each()
         if len(call.engine.calls) == 1:
             await self.opened.wait()
         call.answer()
@@ -79,7 +84,7 @@ async def test_a_prompt_waits_for_the_answer_it_would_break_and_goes_when_that_h
 
 async def test_a_prompt_goes_once_its_share_of_the_limit_has_passed(engines: Any, route: Any) -> None:
     engine, _, first, second, gate = await held_one(
-        engines, route, slo=SloSpec(ttft_ms=1, ttft_ms_per_prompt_token=0.2), hold_share=1.0
+        engines, route, slo=SloSpec(ttft_ms=1, ttft_ms_per_prompt_token=0.05), hold_share=1.0
     )
     assert (await second.read()).status == 200, "the answer in flight has not ended"
     assert len(engine.calls) == 2
@@ -106,8 +111,46 @@ async def test_a_held_request_is_refused_when_nothing_serves_any_more(engines: A
         router.gateway.fleet.set_healthy(endpoint, False)
     router.gateway.holding.sweep()
     assert (await second.read()).status == 503
+    assert counted(router)["held_requests"] == 1
     gate.opened.set()
     assert (await first.read()).status == 200
+
+
+async def test_held_prompts_that_find_no_room_take_their_turn_in_the_queue(engines: Any, route: Any) -> None:
+    """They count nowhere while they are held: all at once they would be more than an endpoint may have."""
+    _, router, first, second, gate = await held_one(engines, route, endpoint_requests=2)
+    gateway, others = router.gateway, [await router.client() for _ in range(3)]
+    for name, client in zip("cde", others, strict=True):
+        client.send(chat(name, 20_000, 50))
+    await router.until(lambda: len(gateway.holding) == 4)
+    seen: list[int] = []
+    gate.at_each = lambda: seen.append(router.counters()[0][0])
+    gateway.holding._rule = HoldRule(Slo(), share=0)
+    gateway.holding.sweep()
+    assert (len(gateway.holding), gateway.admission.waiting) == (0, 3)
+    assert [(await client.read()).status for client in (second, *others)] == [200] * 4
+    assert len(seen) == 4 and max(seen) <= 2
+    gate.opened.set()
+    assert (await first.read()).status == 200
+    assert counted(router)["held_requests"] == 4
+    assert router.counters() == [(0, 0, 0)] and not gateway.admission.waiting
+
+
+async def test_answers_that_end_in_a_row_cost_no_choice_each(engines: Any, route: Any) -> None:
+    _, router, first, second, gate = await held_one(engines, route)
+    gateway, others = router.gateway, [await router.client() for _ in range(19)]
+    for number, client in enumerate(others):
+        client.send(chat(str(number), 20_000, 50))
+    await router.until(lambda: len(gateway.holding) == 20)
+    loop = asyncio.get_running_loop()
+    begun, before = loop.time(), gateway.scheduler._sequence["m"]
+    for _ in range(200):
+        gateway.holding._answer_ended(0)
+        await asyncio.sleep(0)
+    sweeps = 1 + (loop.time() - begun) / 0.25
+    assert gateway.scheduler._sequence["m"] - before <= 20 * (1 + sweeps) + (loop.time() - begun) / REST_S
+    gate.opened.set()
+    assert [(await client.read()).status for client in (first, second, *others)] == [200] * 21
 
 
 @pytest.mark.parametrize(
