@@ -12,7 +12,7 @@ from tonnage_core.engine.errors import BadEngineConfigError
 from tonnage_core.engine.fleet import TOO_LONG, Fleet, FleetConfig, FleetResult
 from tonnage_core.engine.trace_keys import TraceKeys, trace_chain, trace_keys
 from tonnage_core.engine.types import EngineConfig
-from tonnage_core.scheduling.hold import HoldRule
+from tonnage_core.scheduling.hold import RETRY_S, HoldRule
 from tonnage_core.scheduling.profile import POLICIES
 from tonnage_core.slo import Slo
 from tonnage_core.traces import TraceRequest
@@ -190,6 +190,13 @@ class LikeAGpu(Linear):
         return 0.02 + 2.5e-5 * (batch.prefill_tokens + batch.decode_rows)
 
 
+class SlowSteps(Linear):
+    """200 ms a step, 40,000 prompt tokens a second."""
+
+    def seconds(self, batch: Batch) -> float:
+        return 0.2 + 2.5e-5 * (batch.prefill_tokens + batch.decode_rows)
+
+
 def test_held_prompts_leave_short_answers_their_pace_and_still_meet_their_own_limit() -> None:
     """Short answers, one every second, and long prompts that come in the midst of some of them."""
     slo = Slo(3000.0, 50.0)
@@ -208,3 +215,16 @@ def test_held_prompts_leave_short_answers_their_pace_and_still_meet_their_own_li
     assert [r.prompt_tokens for r in waited] == [16_000] * 9
     assert all((r.ttft_s or 9.0) < 3.0 for r in waited)
     assert all(r.sent_s == r.intended_s for r in at_once.records)
+
+
+@pytest.mark.parametrize("gap_s", [0.1, 1.0])
+def test_nothing_is_held_past_its_share_however_dense_arrivals_are(gap_s: float) -> None:
+    """The answer that a long prompt would break lasts 6 s; a tenth of a second of the prompt's limit is left to it."""
+    others = [TraceRequest(0, 0.35 + gap_s * n, 20, 4_000, (9_000 + n,)) for n in range(round(5 / gap_s))]
+    short, long = TraceRequest(0, 0.0, 200, 30, (1,)), TraceRequest(0, 0.3, 40_000, 5, tuple(range(100, 179)))
+    trace = [replace(r, index=i) for i, r in enumerate((short, long, *others))]
+    engine = replace(ENGINE, num_blocks=20_000, max_model_len=60_000, max_num_batched_tokens=8_192)
+    config = FleetConfig(replicas=1, engine=engine, profile=POLICIES["prefix"], hold=HoldRule(Slo(1000.0)))
+    records = Fleet(config, SlowSteps(), Random(0)).run(trace).records
+    waited = {r.index: r.sent_s - r.intended_s for r in records if r.sent_s is not None and r.sent_s > r.intended_s}
+    assert list(waited) == [1] and 0.55 < waited[1] <= 0.6 + RETRY_S + gap_s

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 WATCH_S = 0.025
 """Between looks at whether an answer has ended for which a prompt waits."""
-WATCHES = round(RETRY_S / WATCH_S)
 TOO_LONG = "request_too_long"
 """Outcome of a request that no engine of the fleet can hold."""
 
@@ -141,6 +140,7 @@ class Fleet:
         self._records: dict[int, RequestRecord] = {}
         self._digest = hashlib.sha256()
         self._scraped_s = float("-inf")
+        self._swept_s = float("-inf")
         self._held: HeldPrompts[tuple[TraceRequest, float]] = HeldPrompts()
         self._freed: set[int] = set()
         """Slots where an answer has ended since held prompts were last looked at."""
@@ -169,7 +169,7 @@ class Fleet:
             arrival = request.arrival_s / self._config.rate_scale
             now = self._wait(now, arrival)
             self._catch_up(now)
-            self._again(now, whatever=False)
+            self._again(now)
             self._route(request, now, now)
         self._wait(now, float("inf"))
         self._catch_up(float("inf"))
@@ -186,16 +186,19 @@ class Fleet:
 
     def _wait(self, now: float, until: float) -> float:
         """Let time pass until `until`, choosing anew for what is held; without anything held, at once."""
-        tick = 0
         while len(self._held) and now + WATCH_S < until:
-            now, tick = now + WATCH_S, tick + 1
+            now += WATCH_S
             self._catch_up(now)
-            self._again(now, whatever=not tick % WATCHES)
+            self._again(now)
         return until
 
-    def _again(self, now: float, *, whatever: bool) -> None:
+    def _again(self, now: float) -> None:
+        """Choose anew for what waits where an answer has ended, and every `RETRY_S` for everything."""
         freed, self._freed = self._freed, set()
-        for request, arrival in self._held.take(None if whatever else freed):
+        everything = now >= self._swept_s + RETRY_S
+        if everything:
+            self._swept_s = now
+        for request, arrival in self._held.take(None if everything else freed):
             self._route(request, now, arrival)
 
     def _catch_up(self, now: float) -> None:
