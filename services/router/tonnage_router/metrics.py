@@ -147,7 +147,7 @@ class RouterMetrics(Collector):
         counted[2] += cached
 
     def prompt_held(self, pool: str, seconds: float) -> None:
-        """A request of the pool was held, and is no more."""
+        """A request of the pool has ended that was held for so long."""
         counted = self.held.setdefault(self.pools.label(pool), [0.0, 0.0])
         counted[0] += 1
         counted[1] += seconds

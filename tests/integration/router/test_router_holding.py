@@ -8,7 +8,7 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tonnage_core.scheduling import HoldRule
+from tonnage_core.scheduling import HoldRule, hold
 from tonnage_core.slo import Slo
 from tonnage_router.holding import REST_S, holds_prompts
 from tonnage_router.profiles import profile_of
@@ -16,6 +16,7 @@ from tonnage_router.settings import RouterSettings, SloSpec
 
 WORDS = "every word of this prompt is new and counts for about one token of four bytes "
 PATIENT = SloSpec(ttft_ms=600_000)
+INTERNAL = 1
 
 
 def chat(name: str, tokens: int, answer: int) -> bytes:
@@ -177,6 +178,53 @@ async def test_a_client_s_own_deadline_is_kept(engines: Any, route: Any) -> None
     assert b"c c c" in engine.calls[1].body
     gate.opened.set()
     assert [(await client.read()).status for client in (first, second)] == [200, 200]
+
+
+async def test_no_more_are_held_than_choices_can_be_paid_for(
+    engines: Any, route: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hold, "MOST_HELD", 1)
+    engine, router, first, second, gate = await held_one(engines, route)
+    third = await router.client()
+    third.send(chat("c", 20_000, 50))
+    assert (await third.read()).status == 200
+    assert b"c c c" in engine.calls[1].body, "sent past the one that is held"
+    gate.opened.set()
+    assert [(await client.read()).status for client in (first, second)] == [200, 200]
+
+
+async def test_a_request_that_has_failed_somewhere_is_not_held(engines: Any, route: Any) -> None:
+    """The endpoint without answers in flight refuses the long prompt, and the other must take it at once."""
+    opened = asyncio.Event()
+
+    async def script(call: Any) -> None:
+        if b"a a a" in call.body:
+            await opened.wait()
+        busy = any(b"a a a" in each.body for each in call.engine.calls)
+        call.answer(status="200 OK" if busy else "503 Service Unavailable")
+
+    made = await engines(2, script=script)
+    router = await route(made, slo=PATIENT)
+    first, second = await router.client(), await router.client()
+    first.send(SHORT)
+    await router.until(lambda: any(engine.calls for engine in made))
+    second.send(LONG)
+    assert (await second.read()).status == 200
+    assert counted(router)["held_requests"] == 0 and router.gateway.metrics.retries == {"elsewhere": 1}
+    opened.set()
+    assert (await first.read()).status == 200
+
+
+async def test_a_model_s_own_limit_says_how_long_and_a_trace_shows_it(engines: Any, route: Any, collector: Any) -> None:
+    own = {"slo": SloSpec(ttft_ms=1), "slos": {"m": PATIENT}, "otlp_endpoint": collector.engine.url}
+    engine, router, first, second, gate = await held_one(engines, route, **own)
+    assert len(router.gateway.holding) == 1 and len(engine.calls) == 1
+    gate.opened.set()
+    assert [(await client.read()).status for client in (first, second)] == [200, 200]
+    await router.until(lambda: len(collector.spans) == 5)
+    (held,), attempts = collector.of("hold"), collector.of("attempt")
+    (after,) = [span for span in attempts if span.parent == held.parent]
+    assert held.kind == INTERNAL and held.begun < held.ended <= after.begun
 
 
 def test_where_prompts_are_computed_apart_none_is_held() -> None:
