@@ -31,6 +31,7 @@ class Holding:
         self._gateway = gateway
         self._rule = HoldRule(settings.slo.limits, settings.hold_share)
         self._rules = {name: HoldRule(slo.limits, settings.hold_share) for name, slo in settings.slos.items()}
+        self._longest_s = settings.queue_ttl_s
         self._held: HeldPrompts[Exchange] = HeldPrompts()
         self._freed: set[int] = set()
         self._rests_until = 0.0
@@ -52,8 +53,7 @@ class Holding:
     def _has_time(self, exchange: "Exchange", decision: "Decision") -> bool:
         rule, chosen = self._rule_of(exchange), decision.chosen
         waited_s = time.perf_counter() - exchange.started
-        limit_s = rule.slo.ttft_limit_ms(exchange.prompt_tokens) / 1e3
-        if self._held.full or waited_s >= exchange.incoming.may_wait_s(limit_s):
+        if self._held.full or waited_s >= exchange.incoming.may_wait_s(self._longest_s):
             return False
         pace = self._gateway.fleet.by_slot[chosen.slot].pace.tokens_per_s
         return rule.has_time(exchange.prompt_tokens, chosen, waited_s, pace)

@@ -268,8 +268,9 @@ class RouterSettings(TraceSettings):
     slos: dict[str, SloSpec] = Field(default_factory=dict)
     """The same by model, for those whose limits differ."""
     hold_share: float = Field(default=HOLD_SHARE, ge=0, le=1)
-    """Share of the TTFT limit for which a prompt may wait for answers that it would make too slow; 0: none waits. Needs
-    the scorer `spoilt_answers`, which the policy `prefix` has; without effect with `disaggregation`."""
+    """Share of the TTFT limit for which a prompt may wait for answers that it would make too slow, `queue_ttl_s` at
+    most; 0: none waits. Needs the scorer `spoilt_answers`, which the policy `prefix` has; without effect with
+    `disaggregation`."""
     access_log: Literal["off", "errors", "all"] = "errors"
     decisions_kept: int = Field(default=1000, ge=0)
     """Decisions that `/admin/decisions` can show."""

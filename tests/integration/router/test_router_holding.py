@@ -160,6 +160,7 @@ async def test_answers_that_end_in_a_row_cost_no_choice_each(engines: Any, route
         pytest.param({"hold_share": 0}, id="turned off"),
         pytest.param({"policy": "least_load"}, id="a policy that counts no answers"),
         pytest.param({"slo": SloSpec(ttft_ms=1)}, id="no time to wait"),
+        pytest.param({"queue_ttl_s": 1e-6}, id="no limit of its own, and none may wait"),
     ],
 )
 async def test_who_is_never_held(engines: Any, route: Any, settings: dict[str, Any]) -> None:
