@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from tonnage_core.scheduling import HoldRule, hold
 from tonnage_core.slo import Slo
+from tonnage_router import sweeper
 from tonnage_router.holding import REST_S, holds_prompts
 from tonnage_router.profiles import profile_of
 from tonnage_router.settings import RouterSettings, SloSpec
@@ -63,8 +64,9 @@ def counted(router: Any) -> dict[str, float]:
 
 
 async def test_a_prompt_waits_for_the_answer_it_would_break_and_goes_when_that_has_ended(
-    engines: Any, route: Any
+    engines: Any, route: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sweeper, "TICK_S", 3600.0)
     engine, router, first, second, gate = await held_one(engines, route)
     gateway = router.gateway
     assert len(gateway.holding) == 1 and len(engine.calls) == 1
@@ -74,8 +76,8 @@ async def test_a_prompt_waits_for_the_answer_it_would_break_and_goes_when_that_h
     assert counted(router) == {"held_requests": 0.0, "held_seconds": 0.0}
     assert len(gateway.decisions) == 1, "a decision counts when it is taken"
     gate.opened.set()
-    assert (await first.read()).status == 200
-    assert (await second.read()).status == 200
+    await router.until(lambda: len(engine.calls) == 2)
+    assert [(await client.read()).status for client in (first, second)] == [200, 200]
     told = gateway.decisions[-1].summary()
     assert told["held_ms"] > 0 and gateway.decisions[0].summary()["held_ms"] == 0
     found = counted(router)
@@ -117,6 +119,17 @@ async def test_a_held_request_is_refused_when_nothing_serves_any_more(engines: A
     assert (await first.read()).status == 200
 
 
+async def test_a_held_request_waits_for_an_endpoint_where_there_may_soon_be_one(engines: Any, route: Any) -> None:
+    engine, router, first, second, gate = await held_one(engines, route, scale_from_zero=["m"])
+    (endpoint,) = router.gateway.fleet
+    router.gateway.fleet.set_healthy(endpoint, False)
+    router.gateway.holding.sweep()
+    assert (len(router.gateway.holding), router.gateway.admission.waiting, len(engine.calls)) == (0, 1, 1)
+    router.gateway.fleet.set_healthy(endpoint, True)
+    gate.opened.set()
+    assert [(await client.read()).status for client in (first, second)] == [200, 200]
+
+
 async def test_held_prompts_that_find_no_room_take_their_turn_in_the_queue(engines: Any, route: Any) -> None:
     """They count nowhere while they are held: all at once they would be more than an endpoint may have."""
     _, router, first, second, gate = await held_one(engines, route, endpoint_requests=2)
@@ -126,11 +139,15 @@ async def test_held_prompts_that_find_no_room_take_their_turn_in_the_queue(engin
     await router.until(lambda: len(gateway.holding) == 4)
     seen: list[int] = []
     gate.at_each = lambda: seen.append(router.counters()[0][0])
+    drain = gateway.admission._pools["m"].drain
+    drain._at = float("inf")  # what leaves from now on stays in `_pending`
+    counted_before = drain._pending
     gateway.holding._rule = HoldRule(Slo(), share=0)
     gateway.holding.sweep()
     assert (len(gateway.holding), gateway.admission.waiting) == (0, 3)
     assert [(await client.read()).status for client in (second, *others)] == [200] * 4
     assert len(seen) == 4 and max(seen) <= 2
+    assert drain._pending == counted_before, "they have left the queue once"
     gate.opened.set()
     assert (await first.read()).status == 200
     assert counted(router)["held_requests"] == 4
@@ -210,6 +227,7 @@ async def test_a_request_that_has_failed_somewhere_is_not_held(engines: Any, rou
     first.send(SHORT)
     await router.until(lambda: any(engine.calls for engine in made))
     second.send(LONG)
+    await router.until(lambda: sum(len(engine.calls) for engine in made) == 3)
     assert (await second.read()).status == 200
     assert counted(router)["held_requests"] == 0 and router.gateway.metrics.retries == {"elsewhere": 1}
     opened.set()
