@@ -70,18 +70,20 @@ async def test_a_prompt_waits_for_the_answer_it_would_break_and_goes_when_that_h
     engine, router, first, second, gate = await held_one(engines, route)
     gateway = router.gateway
     assert len(gateway.holding) == 1 and len(engine.calls) == 1
+    (exchange,) = (each for each in gateway.active if each.held_at)
+    since, exchange.held_s = exchange.held_at, 60.0  # as if it had been held before, and queued then
     for _ in range(3):
         gateway.holding.sweep()
-    assert len(gateway.holding) == 1 and len(engine.calls) == 1
+    assert len(gateway.holding) == 1 and len(engine.calls) == 1 and exchange.held_at == since
     assert counted(router) == {"held_requests": 0.0, "held_seconds": 0.0}
     assert len(gateway.decisions) == 1, "a decision counts when it is taken"
     gate.opened.set()
     await router.until(lambda: len(engine.calls) == 2)
     assert [(await client.read()).status for client in (first, second)] == [200, 200]
     told = gateway.decisions[-1].summary()
-    assert told["held_ms"] > 0 and gateway.decisions[0].summary()["held_ms"] == 0
+    assert told["held_ms"] > 60_000 and gateway.decisions[0].summary()["held_ms"] == 0
     found = counted(router)
-    assert found["held_requests"] == 1 and 0 < found["held_seconds"] < 600
+    assert found["held_requests"] == 1 and 60 < found["held_seconds"] < 600
     assert router.counters() == [(0, 0, 0)] and not gateway.active
 
 
