@@ -97,6 +97,15 @@ async def test_a_prompt_goes_once_its_share_of_the_limit_has_passed(engines: Any
     assert (await first.read()).status == 200
 
 
+async def test_what_a_slow_endpoint_has_ahead_counts_as_waiting(engines: Any, route: Any) -> None:
+    _, router, first, second, gate = await held_one(engines, route)
+    router.gateway.fleet.by_slot[0].pace.learn(2048, 1e6)
+    router.gateway.holding.sweep()
+    assert (await second.read()).status == 200, "the answer in flight has not ended"
+    gate.opened.set()
+    assert (await first.read()).status == 200
+
+
 async def test_a_client_that_leaves_while_held_leaves_nothing_behind(engines: Any, route: Any) -> None:
     engine, router, first, second, gate = await held_one(engines, route)
     second.writer.transport.abort()

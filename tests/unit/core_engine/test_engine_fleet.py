@@ -12,6 +12,7 @@ from tonnage_core.engine.errors import BadEngineConfigError
 from tonnage_core.engine.fleet import TOO_LONG, Fleet, FleetConfig, FleetResult
 from tonnage_core.engine.trace_keys import TraceKeys, trace_chain, trace_keys
 from tonnage_core.engine.types import EngineConfig
+from tonnage_core.prefix_index.index import ENTRY_BYTES
 from tonnage_core.scheduling.hold import RETRY_S, HoldRule
 from tonnage_core.scheduling.profile import POLICIES
 from tonnage_core.slo import Slo
@@ -181,6 +182,14 @@ def test_an_engine_at_half_speed_gets_half_of_a_peers_tokens_without_anybody_say
     result = fleet.run(_cold(1500, tokens_s / 3.5 / load))
     slow, *peers = (replica.query_tokens + replica.generation_tokens for replica in result.replicas)
     assert 0.4 <= slow / (sum(peers) / len(peers)) <= 0.6
+
+
+@pytest.mark.parametrize(("index_bytes", "most"), [(8 << 20, 2000 * 16 // 512), (ENTRY_BYTES * 5, 5)])
+def test_the_router_remembers_no_more_than_an_engine_s_cache_nor_its_own_bound(index_bytes: int, most: int) -> None:
+    config = FleetConfig(replicas=1, engine=ENGINE, profile=POLICIES["prefix"], index_bytes=index_bytes)
+    fleet = Fleet(config, Linear(), Random(0))
+    fleet.run(_sessions(20, 4))
+    assert fleet._router.index.blocks(0) == most
 
 
 class LikeAGpu(Linear):
