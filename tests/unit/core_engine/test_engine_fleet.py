@@ -9,7 +9,7 @@ import pytest
 from tonnage_core.engine.adapter_mix import AdapterMix
 from tonnage_core.engine.batch import Batch
 from tonnage_core.engine.errors import BadEngineConfigError
-from tonnage_core.engine.fleet import TOO_LONG, Fleet, FleetConfig, FleetResult
+from tonnage_core.engine.fleet import TOO_LONG, WATCH_S, Fleet, FleetConfig, FleetResult
 from tonnage_core.engine.trace_keys import TraceKeys, trace_chain, trace_keys
 from tonnage_core.engine.types import EngineConfig
 from tonnage_core.prefix_index.index import ENTRY_BYTES
@@ -215,15 +215,18 @@ def test_held_prompts_leave_short_answers_their_pace_and_still_meet_their_own_li
     ]
     trace = [replace(r, index=i) for i, r in enumerate(sorted(short + long, key=lambda r: r.arrival_s))]
     config = FleetConfig(replicas=1, engine=ENGINE, profile=POLICIES["prefix"], model="m")
-    at_once, held = (
-        Fleet(replace(config, hold=rule), LikeAGpu(), Random(0)).run(trace) for rule in (None, HoldRule(slo))
-    )
+    fleets = [Fleet(replace(config, hold=rule), LikeAGpu(), Random(0)) for rule in (None, HoldRule(slo))]
+    at_once, held = (fleet.run(trace) for fleet in fleets)
     broken = [sum((r.tpot_s or 0.0) > 0.05 for r in result.records) for result in (at_once, held)]
     assert broken == [9, 0]
     waited = [r for r in held.records if r.sent_s is not None and r.sent_s > r.intended_s]
     assert [r.prompt_tokens for r in waited] == [16_000] * 9
     assert all((r.ttft_s or 9.0) < 3.0 for r in waited)
+    ends = [r.last_s or 0.0 for r in held.records]
+    assert all(any(0 <= (r.sent_s or 0.0) - end <= WATCH_S for end in ends) for r in waited), "once an answer has ended"
     assert all(r.sent_s == r.intended_s for r in at_once.records)
+    pace = fleets[1]._replicas[0].pace.tokens_per_s
+    assert pace == pytest.approx(16_000 / 0.56), "eight steps; what a prompt waited before it was sent does not count"
 
 
 @pytest.mark.parametrize("gap_s", [0.1, 1.0])
