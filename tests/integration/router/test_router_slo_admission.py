@@ -77,6 +77,28 @@ async def test_a_request_that_would_begin_late_is_429_with_the_time_to_come_back
     assert router.counters() == [(0, 0, 0)]
 
 
+async def test_a_long_prompt_is_held_to_a_limit_of_its_own(engines: Any, route: Any) -> None:
+    opened = asyncio.Event()
+
+    async def wait(call: Any) -> None:
+        await opened.wait()
+        call.answer()
+
+    (engine,) = await engines(script=wait)
+    router = await route([engine], slo=SloSpec(ttft_ms=100, ttft_ms_per_prompt_token=3, admit=True))
+    measured(router, 1000.0)
+    first, long = await router.client(), await router.client()
+    first.send(chat("a", 6000))
+    await router.until(lambda: len(engine.calls) == 1)
+    assert (await router.post(chat("b", 500))).status == 429
+    long.send(chat("c", 6000))  # 12 s of 18
+    await router.until(lambda: len(engine.calls) == 2)
+    (told,) = (await asked(router, "/admin/decisions"))["refusals"]
+    assert told["slo_ttft_ms"] == 100 + 3 * told["prompt_tokens"]
+    opened.set()
+    assert [(await client.read()).status for client in (first, long)] == [200, 200]
+
+
 async def test_nothing_is_refused_without_admission_or_while_paces_are_unknown(engines: Any, route: Any) -> None:
     async def never(call: Any) -> None:
         await asyncio.Event().wait()

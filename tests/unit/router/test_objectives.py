@@ -60,6 +60,11 @@ def verdict(
         pytest.param({"outcome": "client_gone"}, None, id="left with the answer coming"),
         pytest.param({"outcome": "client_gone", "first_s": None, "duration_s": 0.5}, None, id="left early"),
         pytest.param(
+            {"outcome": "client_gone", "first_s": None, "duration_s": 1.1, "pool": "by length"},
+            None,
+            id="left early for a long prompt",
+        ),
+        pytest.param(
             {"outcome": "client_gone", "first_s": None, "duration_s": 5.0}, Verdict.LATE, id="gave up waiting"
         ),
     ],
