@@ -47,6 +47,26 @@ def test_equal_seeds_give_equal_documents(trace: Path, capsys: pytest.CaptureFix
     assert _report(capsys, *arguments) == _report(capsys, *arguments)
 
 
+def test_prompts_wait_for_answers_by_the_share_and_the_limit_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A long prompt, two tokens after a short answer of twenty began."""
+    trace = tmp_path / "two.jsonl"
+    rows = [(0, 200, 20, [1]), (20, 40_000, 5, list(range(100, 179)))]
+    keys = ("timestamp", "input_length", "output_length", "hash_ids")
+    trace.write_text("\n".join(json.dumps(dict(zip(keys, row, strict=True))) for row in rows))
+
+    def slowest_tpot_ms(*options: str) -> float:
+        tpot = _report(capsys, str(trace), "--replicas", "1", *options)["tpot_ms"]
+        assert isinstance(tpot, dict)
+        return float(tpot["p99"])
+
+    at_once = slowest_tpot_ms("--hold-share", "0")
+    assert slowest_tpot_ms() < 0.5 * at_once
+    assert slowest_tpot_ms("--slo-ttft-ms", "1") == slowest_tpot_ms("--policy", "least_load") == at_once
+    assert slowest_tpot_ms("--slo-ttft-ms", "1", "--slo-ttft-ms-per-prompt-token", "0.05") < 0.5 * at_once
+
+
 def test_static_batching_makes_requests_wait_longer_for_the_first_token(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

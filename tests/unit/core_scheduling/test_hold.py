@@ -40,6 +40,14 @@ def test_a_prompt_waits_for_its_share_of_the_limit_and_what_is_ahead_counts_as_w
     assert not HoldRule(rule.slo, share=0).has_time(LONG, free, 0.0, 8_000)
 
 
+def test_a_tight_limit_leaves_no_time_to_look_again_and_nothing_waits() -> None:
+    free = Candidate("free", 0)
+    waits = [n for n in (1, 400, 500, 510, 2000) if HoldRule(Slo(n, 50)).has_time(LONG, free, 0.0, 8_000)]
+    assert waits == [510, 2000]
+    assert HoldRule(Slo(800, 50)).has_time(LONG, free, 0.29, 8_000)
+    assert not HoldRule(Slo(800, 50)).has_time(LONG, free, 0.31, 8_000)
+
+
 def test_held_prompts_come_back_by_the_answer_they_wait_for_the_earliest_deadline_first() -> None:
     held: HeldPrompts[str] = HeldPrompts()
     for name, slot, deadline in (("late", 1, 9.0), ("other", 2, 1.0), ("early", 1, 3.0), ("as early", 1, 3.0)):

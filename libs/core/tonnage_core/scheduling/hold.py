@@ -42,8 +42,10 @@ class HoldRule:
 
     def has_time(self, prompt_tokens: int, chosen: Candidate, waited_s: float, prefill_tokens_per_s: float) -> bool:
         """Whether a prompt that came `waited_s` ago may wait on rather than go to `chosen`: what the endpoint has to
-        compute before it counts as waiting too."""
-        longest_s = self.share * self.slo.ttft_limit_ms(prompt_tokens) / 1e3
+        compute before it counts as waiting too. It may go `RETRY_S` later than it must, and as much is left to the
+        engine: under a limit of twice that nothing waits."""
+        limit_s = self.slo.ttft_limit_ms(prompt_tokens) / 1e3
+        longest_s = min(self.share * limit_s, limit_s - 2 * RETRY_S)
         return waited_s + chosen.prefill_tokens / prefill_tokens_per_s < longest_s
 
 
