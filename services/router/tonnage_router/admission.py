@@ -62,6 +62,10 @@ class Admission:
             pool = self._pools[model] = Pool(self._gateway.settings.queue_requests)
         return pool
 
+    def contended(self, model: str) -> bool:
+        """Whether several tenants sent for the pool lately."""
+        return self._pool(model).contended
+
     def submit(self, exchange: "Exchange") -> None:
         """Send the request out, queue it, or refuse it with a time to come back."""
         model = exchange.facts.pool

@@ -38,10 +38,12 @@ class Holding:
         """When ended answers are looked at again, by the event loop's clock."""
 
     def holds(self, exchange: "Exchange", request: "SchedulingRequest", decision: "Decision") -> bool:
-        """Whether the request waits on; it is dispatched again in time. One that has failed somewhere does not wait."""
+        """Whether the request waits on; it is dispatched again in time. One that has failed somewhere does not wait,
+        nor does any while tenants contend: one's flood of answers is not to delay another's prompts."""
         held = (
             breaks_answers(request, decision.chosen)
             and exchange.failures is None
+            and not self._gateway.admission.contended(exchange.facts.pool)
             and self._has_time(exchange, decision)
         )
         if held:

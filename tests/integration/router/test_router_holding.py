@@ -263,3 +263,12 @@ def test_where_prompts_are_computed_apart_none_is_held() -> None:
     apart = RouterSettings.model_validate({"disaggregation": [{"model": "m", "kv_bytes_per_token": 1e5}]})
     assert holds_prompts(whole, profile_of(whole))
     assert not holds_prompts(apart, profile_of(apart))
+
+
+async def test_while_tenants_contend_none_is_held(engines: Any, route: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tonnage_router.admission.Pool.contended", True)
+    engine, _, first, second, gate = await held_one(engines, route)
+    assert (await second.read()).status == 200
+    assert len(engine.calls) == 2
+    gate.opened.set()
+    assert (await first.read()).status == 200
