@@ -1,4 +1,4 @@
-"""Addresses that nothing is fetched from, whatever name, list or redirect led there."""
+"""Addresses that nothing is fetched from, whatever name, list or redirect led there; names that are none."""
 
 import ipaddress
 
@@ -20,6 +20,15 @@ def refused_address(address: str) -> str | None:
     if ip in METADATA or ip.is_link_local or ip.is_multicast or ip.is_unspecified:
         return f"its address is {ip}: nothing is fetched from metadata, link-local, multicast or unspecified addresses"
     return None
+
+
+def resolvable(host: str) -> bool:
+    """Whether a resolver can be asked for it: an empty label, or one of over 63 bytes, would end whoever tried."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _carried(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

@@ -6,7 +6,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from tonnage_core.addresses import refused_literal
+from tonnage_core.addresses import refused_literal, resolvable
 from tonnage_core.scheduling.hold import HOLD_SHARE
 from tonnage_core.slo import Slo
 from tonnage_router.trace_settings import TraceSettings
@@ -62,18 +62,9 @@ class EndpointSpec(Settings):
             raise ValueError(
                 f"endpoint {parts.hostname}: only http://host:port is read: leave the URL's other parts out"
             )
-        if not _is_name(parts.hostname or ""):
+        if not resolvable(parts.hostname or ""):
             raise ValueError(f"{url}: {parts.hostname} can be no host's name")
         return url
-
-
-def _is_name(host: str) -> bool:
-    """Whether it can be looked up: an empty label, or one of over 63 bytes, would end whoever tried."""
-    try:
-        host.encode("idna")
-    except UnicodeError:
-        return False
-    return True
 
 
 def _port(parts: SplitResult) -> int | None:

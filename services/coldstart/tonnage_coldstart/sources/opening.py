@@ -13,6 +13,7 @@ from tonnage_coldstart.sources.http import HttpSource
 from tonnage_coldstart.sources.local import LocalSource
 from tonnage_coldstart.sources.s3 import S3Options, S3Source
 from tonnage_coldstart.sources.shown import shown_uri
+from tonnage_core.addresses import resolvable
 
 NO_HOST = frozenset('<>"\\^`{|}')
 """What stands in no host's and no bucket's name; a URI's own delimiters never get into it."""
@@ -65,18 +66,9 @@ def _split(uri: str) -> tuple[str, str]:
     except ValueError as error:
         raise UnknownSourceError(f"{shown_uri(uri)}: {error}") from error
     host = parts.hostname or ""
-    if any(char.isspace() or char in NO_HOST for char in host) or not _encodes(host):
+    if any(char.isspace() or char in NO_HOST for char in host) or not resolvable(host):
         raise UnknownSourceError(f"{shown_uri(uri)}: {host[:200]!r} is no host's name")
     return parts.scheme.lower(), host
-
-
-def _encodes(host: str) -> bool:
-    """Whether a resolver can be asked: no label is empty or over 63 bytes."""
-    try:
-        host.encode("idna")
-    except UnicodeError:
-        return False
-    return True
 
 
 def _local(uri: str, options: SourceOptions) -> Source:
