@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tonnage_core.flow_control.fair_queue import FairQueue
+from tonnage_core.flow_control.fair_queue import CREDIT_TOKENS, LEAST_COST_TOKENS, QUANTUM_TOKENS, FairQueue
 
 Item = tuple[int, str, float, float, int]
 ITEMS = st.lists(
@@ -70,6 +70,68 @@ def test_a_tenants_burst_does_not_delay_anothers_next_request() -> None:
         queue.pop()
     queue.push("b", "b", cost=1000, deadline=0)
     assert "b" in [queue.pop() for _ in range(4)]
+
+
+def test_a_calm_tenants_two_long_prompts_go_before_a_floods_next() -> None:
+    queue: FairQueue[str] = FairQueue(100_000, always)
+    for number in range(100):
+        queue.push("flood", "flood", cost=6000, deadline=number)
+    for _ in range(20):
+        queue.pop()
+    for _ in range(3):
+        queue.push("calm", "calm", cost=8000, deadline=0)
+        assert queue.pop() == "calm"
+    for _ in range(100):
+        queue.push("calm", "calm", cost=8000, deadline=0)
+    taken = Counter(queue.pop() for _ in range(20))
+    assert 7 <= taken["flood"] <= 12, "what was saved up is spent"
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.tuples(st.booleans(), st.floats(1, 20_000)), min_size=200, max_size=300),
+    st.sampled_from([0.5, 1.0, 4.0]),
+)
+def test_who_comes_back_each_time_it_is_served_gets_its_share_and_no_more(
+    choices: list[tuple[bool, float]], weight: float
+) -> None:
+    """The steady tenant always waits; the other never has more than one request waiting."""
+    queue: FairQueue[tuple[str, float]] = FairQueue(100_000, always)
+    served, costs = Counter[str](), iter([cost for _, cost in choices])
+    for burst, cost in choices:
+        for _ in range(1 + burst):
+            queue.push(("steady", cost), "steady", cost=cost, deadline=0)
+    queue.push(("again", 1000.0), "again", cost=1000.0, deadline=0, weight=weight)
+    for cost in costs:
+        item = queue.pop()
+        assert item is not None
+        name, tokens = item
+        served[name] += int(max(LEAST_COST_TOKENS, tokens))
+        if name == "again":
+            queue.push(("again", cost), "again", cost=cost, deadline=0, weight=weight)
+    slack = (CREDIT_TOKENS + QUANTUM_TOKENS) * (1 + weight) + 2 * 20_000
+    assert abs(served["again"] - weight * served["steady"]) <= slack * max(1.0, weight)
+
+
+def test_debts_are_forgotten_once_nothing_waits() -> None:
+    queue: FairQueue[str] = FairQueue(10, always)
+    queue.push("dear", "a", cost=1e6, deadline=0)
+    assert queue.pop() == "dear"
+    for name in "ab":
+        for number in range(2):
+            queue.push(f"{name}{number}", name, cost=1000, deadline=number)
+    assert [queue.pop() for _ in range(2)] == ["a0", "b0"]
+
+
+def test_a_debt_is_paid_before_the_tenant_goes_again() -> None:
+    queue: FairQueue[str] = FairQueue(100, always)
+    for number in range(60):
+        queue.push("flood", "flood", cost=2048, deadline=number)
+    queue.push("dear", "a", cost=CREDIT_TOKENS + 10 * QUANTUM_TOKENS, deadline=0)
+    order = [queue.pop() for _ in range(2)]
+    assert "dear" in order
+    queue.push("again", "a", cost=10, deadline=0)
+    assert 10 <= [queue.pop() for _ in range(40)].index("again") <= 10 + CREDIT_TOKENS / QUANTUM_TOKENS
 
 
 def test_a_dead_item_vanishes_and_a_full_queue_refuses() -> None:

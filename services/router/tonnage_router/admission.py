@@ -6,11 +6,14 @@ load, and one tenant's burst waits behind its own requests only.
 
 import asyncio
 import math
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from tonnage_core.flow_control.drain_rate import DrainRate
 from tonnage_core.flow_control.fair_queue import FairQueue
+from tonnage_core.scheduling import Room
+from tonnage_core.scheduling.filters import prompt_class
 from tonnage_router.slo_admission import SloAdmission
 
 if TYPE_CHECKING:
@@ -22,17 +25,15 @@ ACTIVE_S: Final = 10.0
 """A tenant that sent within this time contends with others for the pool."""
 
 
-class Pool:
-    """The queue of one model."""
+class Contention:
+    """Who sends for one model."""
 
-    def __init__(self, max_items: int) -> None:
-        self.queue: FairQueue[Exchange] = FairQueue(max_items, lambda exchange: not exchange.ended)
-        self.drain = DrainRate()
+    def __init__(self) -> None:
         self._seen: dict[str, float] = {}
         """When each tenant sent last, oldest first."""
 
     def sent(self, tenant: str, now: float) -> None:
-        """`tenant` sent a request for this pool."""
+        """`tenant` sent a request."""
         seen = self._seen
         if len(seen) > 1 or tenant not in seen:
             seen.pop(tenant, None)
@@ -40,10 +41,20 @@ class Pool:
         while len(seen) > 1 and next(iter(seen.values())) < now - ACTIVE_S:
             del seen[next(iter(seen))]
 
-    @property
-    def contended(self) -> bool:
+    def __bool__(self) -> bool:
         """Several tenants sent lately, as of the last request."""
         return len(self._seen) > 1
+
+
+class Pool:
+    """The queue of one model, or of one length class of its prompts where some endpoints take one class alone."""
+
+    def __init__(self, model: str, length_class: str | None, contention: Contention, max_items: int) -> None:
+        self.model = model
+        self.length_class = length_class
+        self.contention = contention
+        self.queue: FairQueue[Exchange] = FairQueue(max_items, lambda exchange: not exchange.ended)
+        self.drain = DrainRate()
 
 
 class Admission:
@@ -51,29 +62,44 @@ class Admission:
 
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
-        self._pools: dict[str, Pool] = {}
+        limits = gateway.limits
+        tokens, requests = limits.endpoint_prefill_tokens, limits.endpoint_requests
+        self._calm = Room(tokens, requests)
+        self._contended = Room(min(tokens, limits.contended_prefill_tokens), requests)
+        self._places = Room(sys.maxsize, requests)
+        self._contention: dict[str, Contention] = {}
+        self._pools: dict[tuple[str, str | None], Pool] = {}
         self.slo = SloAdmission(gateway)
         self.waiting = 0
         self._pump_due = False
 
-    def _pool(self, model: str) -> Pool:
-        pool = self._pools.get(model)
+    def _pool(self, exchange: "Exchange") -> Pool:
+        model, length = exchange.facts.pool, None
+        if self._gateway.scheduler.classed(model):
+            length = prompt_class(exchange.prompt_tokens)
+        pool = self._pools.get((model, length))
         if pool is None:
-            pool = self._pools[model] = Pool(self._gateway.settings.queue_requests)
+            contention = self._contention.setdefault(model, Contention())
+            pool = Pool(model, length, contention, self._gateway.settings.queue_requests)
+            self._pools[model, length] = pool
         return pool
 
     def contended(self, model: str) -> bool:
-        """Whether several tenants sent for the pool lately."""
-        return self._pool(model).contended
+        """Whether several tenants sent for the model lately."""
+        return bool(self._contention.get(model))
+
+    def room_wanted(self, model: str) -> Room:
+        """What must be free where a request for the model goes. While tenants contend that is what let it go; else the
+        scorers say how much prompt a cached prefix is worth waiting behind."""
+        return self._contended if self.contended(model) else self._places
 
     def submit(self, exchange: "Exchange") -> None:
         """Send the request out, queue it, or refuse it with a time to come back."""
-        model = exchange.facts.pool
-        pool = self._pool(model)
-        now = time.monotonic()
+        pool = self._pool(exchange)
+        model, now = pool.model, time.monotonic()
         if exchange.account is not None:
-            pool.sent(exchange.account.spec.name, now)
-        at_once = not self.waiting and self.has_room(model, pool)
+            pool.contention.sent(exchange.account.spec.name, now)
+        at_once = not self.waiting and self.has_room(pool)
         if self.slo.enabled and not self.slo.admits(
             exchange, model, 0.0 if at_once else self._queued_s(pool, exchange)
         ):
@@ -86,16 +112,16 @@ class Admission:
         if not self._gateway.eligible(model) and model not in settings.scale_from_zero:
             exchange.dispatch()  # finds nobody and says so
             return
-        if self._too_long(pool, model, exchange):
+        if self._too_long(pool, exchange):
             self._refuse(pool, exchange, "the queue is longer than its requests may wait")
             return
         self._enqueue(pool, exchange, now)
 
     def resume(self, exchange: "Exchange") -> None:
         """Choose anew for a request that is held. Where there is no room by now it takes its turn in the queue."""
-        gateway, model = self._gateway, exchange.facts.pool
-        pool = self._pool(model)
-        if self.has_room(model, pool) or not (gateway.eligible(model) or model in gateway.settings.scale_from_zero):
+        gateway, pool = self._gateway, self._pool(exchange)
+        serves = gateway.eligible(pool.model) or pool.model in gateway.settings.scale_from_zero
+        if not serves or self.has_room(pool):
             exchange.dispatch()
         elif gateway.holding is not None:
             gateway.holding.let_go(exchange)
@@ -122,10 +148,10 @@ class Admission:
             self.waiting += 1
         self.room_freed()
 
-    def _too_long(self, pool: Pool, model: str, exchange: "Exchange") -> bool:
+    def _too_long(self, pool: Pool, exchange: "Exchange") -> bool:
         """Whether the predicted wait exceeds the time to live; a tenant's own share may be shorter, so only for one
         that has no tenants to be fair to."""
-        if pool.drain.rate <= 0 or not self._gateway.eligible(model):
+        if pool.drain.rate <= 0 or not self._gateway.eligible(pool.model):
             return False
         own_s = exchange.prompt_tokens / pool.drain.rate
         return exchange.account is None and self._queued_s(pool, exchange) + own_s > self._gateway.settings.queue_ttl_s
@@ -144,16 +170,14 @@ class Admission:
         wait = pool.drain.retry_after_s(pool.queue.waiting_cost, self._gateway.settings.queue_ttl_s)
         exchange.fail(429, f"{why}; try again in {wait} s", "overloaded", wait)
 
-    def has_room(self, model: str, pool: Pool) -> bool:
-        """Whether some endpoint that takes the model is under its limits, which are lower while tenants contend."""
-        limits = self._gateway.limits
-        tokens, requests = limits.endpoint_prefill_tokens, limits.endpoint_requests
-        if pool.contended:
-            tokens = min(tokens, limits.contended_prefill_tokens)
-        for candidate in self._gateway.eligible(model):
-            if candidate.prefill_tokens < tokens and candidate.requests < requests and candidate.pressure < 1.0:
-                return True
-        return False
+    def has_room(self, pool: Pool) -> bool:
+        """Whether some endpoint that takes the pool's prompts is under its limits, which are lower while tenants
+        contend."""
+        room = self._contended if pool.contention else self._calm
+        takers = self._gateway.eligible(pool.model)
+        if pool.length_class is not None:
+            takers = [c for c in takers if c.length_class in (None, pool.length_class)] or takers
+        return any(room.on(candidate) for candidate in takers)
 
     def room_freed(self) -> None:
         """Something ended or began to decode: look at the queues once this turn of the event loop is over."""
@@ -164,14 +188,14 @@ class Admission:
     def _pump(self) -> None:
         self._pump_due = False
         now = time.monotonic()
-        waiting = [(model, pool) for model, pool in self._pools.items() if len(pool.queue)]
+        waiting = [pool for pool in self._pools.values() if len(pool.queue)]
         while waiting:  # one a pool in turn: pools may share endpoints
-            waiting = [(model, pool) for model, pool in waiting if self._release_one(model, pool, now)]
+            waiting = [pool for pool in waiting if self._release_one(pool, now)]
         self._recount()
 
-    def _release_one(self, model: str, pool: Pool, now: float) -> bool:
+    def _release_one(self, pool: Pool, now: float) -> bool:
         """Dispatch the pool's next request if there is room; False when there is none, or nothing waits."""
-        exchange = pool.queue.pop() if self.has_room(model, pool) else None
+        exchange = pool.queue.pop() if self.has_room(pool) else None
         if exchange is None:
             return False
         if not exchange.held_s:  # else it was here before
@@ -193,17 +217,21 @@ class Admission:
         self.room_freed()
 
     def lengths(self) -> dict[str, int]:
-        """Queued requests by pool."""
-        return {model: len(pool.queue) for model, pool in self._pools.items()}
+        """Queued requests by model."""
+        found: dict[str, int] = {}
+        for pool in self._pools.values():
+            found[pool.model] = found.get(pool.model, 0) + len(pool.queue)
+        return found
 
     def document(self) -> list[dict[str, Any]]:
         """`/admin/queue`: a row a pool."""
         return [
             {
-                "pool": model,
+                "pool": pool.model,
+                "length_class": pool.length_class,
                 "requests": len(pool.queue),
                 "prompt_tokens": math.ceil(pool.queue.waiting_cost),
                 "drain_tokens_per_s": round(pool.drain.rate, 1),
             }
-            for model, pool in sorted(self._pools.items())
+            for pool in sorted(self._pools.values(), key=lambda pool: (pool.model, pool.length_class or ""))
         ]

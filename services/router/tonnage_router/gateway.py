@@ -211,6 +211,7 @@ class Gateway:
             adapter=facts.model if facts.model != facts.pool else None,
             session=exchange.incoming.session or (facts.session.encode("utf-8", "replace") if facts.session else None),
             prefix_key=exchange.chain[0] if exchange.chain else None,
+            room=self.admission.room_wanted(facts.pool),
         )
         avoided = self.disaggregation.avoided(exchange) if self.disaggregation is not None else exchange.tried
         decision = self.scheduler.decide(request, exchange.chain, exchange.tokens_per_block, avoided, exchange.exact)

@@ -151,7 +151,7 @@ async def test_held_prompts_that_find_no_room_take_their_turn_in_the_queue(engin
     await router.until(lambda: len(gateway.holding) == 4)
     seen: list[int] = []
     gate.at_each = lambda: seen.append(router.counters()[0][0])
-    drain = gateway.admission._pools["m"].drain
+    drain = gateway.admission._pools["m", None].drain
     drain._at = float("inf")  # what leaves from now on stays in `_pending`
     counted_before = drain._pending
     gateway.holding._rule = HoldRule(Slo(), share=0)
@@ -266,7 +266,7 @@ def test_where_prompts_are_computed_apart_none_is_held() -> None:
 
 
 async def test_while_tenants_contend_none_is_held(engines: Any, route: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tonnage_router.admission.Pool.contended", True)
+    monkeypatch.setattr("tonnage_router.admission.Contention.__bool__", lambda _: True)
     engine, _, first, second, gate = await held_one(engines, route)
     assert (await second.read()).status == 200
     assert len(engine.calls) == 2

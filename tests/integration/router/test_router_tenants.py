@@ -179,6 +179,68 @@ async def test_while_others_send_too_a_flood_waits_here_and_not_in_the_engine(
     assert router.counters() == [(0, 0, 0)]
 
 
+@pytest.mark.parametrize(
+    ("limits", "taken"), [({}, 1), ({"contended_prefill_tokens": 10_000_000, "endpoint_requests": 2}, 2)]
+)
+async def test_a_flood_goes_where_room_let_it_go_and_not_all_to_the_prefix_it_shares(
+    limits: dict[str, int], taken: int, engines: Any, route: Any, tmp_path: Path
+) -> None:
+    go = asyncio.Event()
+
+    async def held(call: Any) -> None:
+        if b'"user":"a"' in call.body:
+            await go.wait()
+        call.answer()
+
+    made = await engines(2, script=held)
+    router = await route(made, tenants_file=write(tmp_path, a={}, b={}), **limits)
+
+    async def send(name: str, number: int = 0) -> int:
+        prompt = "known to one engine " * 1000 + f"{number:03d} " * 3000
+        body = orjson.dumps({"model": "m", "user": name, "prompt": prompt, "stream": True})
+        return int((await router.post(body, b"/v1/completions", key(name))).status)
+
+    assert await send("b") == 200
+    flood = [asyncio.create_task(send("a", number)) for number in range(1, 21)]
+    await router.until(lambda: router.gateway.admission.waiting == 20 - 2 * taken)
+    await router.until(lambda: sum(len(engine.calls) for engine in made) == 1 + 2 * taken)
+    assert sorted(len(engine.calls) for engine in made) == [taken, taken + 1], "one had the first request of b"
+    go.set()
+    assert {await task for task in flood} == {200}
+    assert router.counters() == [(0, 0, 0), (0, 0, 0)]
+
+
+async def test_an_idle_endpoint_for_long_prompts_lets_no_short_ones_out(engines: Any, route: Any) -> None:
+    """Each length class has a queue of its own: else room that short prompts cannot use would empty theirs."""
+    go = asyncio.Event()
+
+    async def held(call: Any) -> None:
+        await go.wait()
+        call.answer()
+
+    short, long = await engines(2, script=held)
+    specs = [
+        EndpointSpec(id="short", url=short.url, model="m", length_class="short"),
+        EndpointSpec(id="long", url=long.url, model="m", length_class="long"),
+    ]
+    router = await route([short, long], endpoints=specs, endpoint_requests=2)
+
+    async def send(words: int) -> int:
+        body = orjson.dumps({"model": "m", "prompt": "four " * words, "stream": True})
+        return int((await router.post(body, b"/v1/completions")).status)
+
+    prompts = [asyncio.create_task(send(10)) for _ in range(6)]
+    await router.until(lambda: router.gateway.admission.waiting == 4)
+    prompts += [asyncio.create_task(send(20_000)) for _ in range(3)]
+    await router.until(lambda: router.gateway.admission.waiting == 5 and len(long.calls) == 2)
+    rows = {row["length_class"]: row["requests"] for row in router.gateway.admission.document()}
+    assert (len(short.calls), rows) == (2, {"short": 4, "long": 1})
+    assert router.gateway.queue_lengths() == {"m": 5}
+    go.set()
+    assert {await task for task in prompts} == {200}
+    assert router.counters() == [(0, 0, 0), (0, 0, 0)]
+
+
 async def test_what_waits_too_long_is_429_when_endpoints_exist(engines: Any, route: Any) -> None:
     async def never(call: Any) -> None:
         await call.reader.read(1)

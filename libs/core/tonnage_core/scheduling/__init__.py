@@ -4,7 +4,7 @@ from tonnage_core.scheduling.decide import schedule
 from tonnage_core.scheduling.hold import HeldPrompts, HoldRule
 from tonnage_core.scheduling.profile import POLICIES, Profile, make_profile
 from tonnage_core.scheduling.scheduler import Reservation, Scheduler
-from tonnage_core.scheduling.types import Candidate, Decision, Reason, SchedulingError, SchedulingRequest
+from tonnage_core.scheduling.types import Candidate, Decision, Reason, Room, SchedulingError, SchedulingRequest
 
 __all__ = [
     "POLICIES",
@@ -15,6 +15,7 @@ __all__ = [
     "Profile",
     "Reason",
     "Reservation",
+    "Room",
     "Scheduler",
     "SchedulingError",
     "SchedulingRequest",

@@ -51,12 +51,31 @@ def context_fits(request: SchedulingRequest, candidates: list[Candidate]) -> lis
     return candidates
 
 
+def prompt_class(prompt_tokens: int) -> str:
+    """The length class of a prompt."""
+    return "long" if prompt_tokens >= LONG_PROMPT_TOKENS else "short"
+
+
 def length_class(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:
     """Long prompts to candidates for long ones, short to short; all when the class has no candidate."""
     for c in candidates:
         if c.length_class is not None:
-            wanted = (None, "long" if request.prompt_tokens >= LONG_PROMPT_TOKENS else "short")
+            wanted = (None, prompt_class(request.prompt_tokens))
             return [c for c in candidates if c.length_class in wanted] or candidates
+    return candidates
+
+
+def has_room(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:
+    """Candidates that the request's `room` is on; all when none is.
+
+    Whoever lets requests go as soon as some endpoint has room relies on it: scorers may prefer a full one, and then
+    the one with room would let the whole queue out.
+    """
+    room = request.room
+    if room is not None:
+        for c in candidates:
+            if not room.on(c):
+                return [c for c in candidates if room.on(c)] or candidates
     return candidates
 
 
@@ -81,6 +100,7 @@ FILTERS: dict[str, Filter] = {
     "prefills": prefills,
     "context_fits": context_fits,
     "length_class": length_class,
+    "has_room": has_room,
     "not_refusing": not_refusing,
     "not_answering": not_answering,
 }

@@ -8,7 +8,16 @@ from tonnage_core.scheduling.pickers import PICKERS, Picker
 from tonnage_core.scheduling.scorers import SCORERS, Scorer
 from tonnage_core.scheduling.types import SchedulingError
 
-DEFAULT_FILTERS = ("healthy", "model", "not_draining", "decodes", "context_fits", "length_class", "not_refusing")
+DEFAULT_FILTERS = (
+    "healthy",
+    "model",
+    "not_draining",
+    "decodes",
+    "context_fits",
+    "length_class",
+    "has_room",
+    "not_refusing",
+)
 
 
 @dataclass(frozen=True, slots=True)

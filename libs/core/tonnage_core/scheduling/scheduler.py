@@ -12,7 +12,7 @@ from tonnage_core.prefix_index.index import PrefixIndex, matched_blocks, slots_o
 from tonnage_core.scheduling.answers import prompt_work
 from tonnage_core.scheduling.decide import schedule
 from tonnage_core.scheduling.profile import Profile
-from tonnage_core.scheduling.types import MIN_MATCH_TOKENS, Candidate, Decision, SchedulingRequest
+from tonnage_core.scheduling.types import MIN_MATCH_TOKENS, Candidate, Decision, Room, SchedulingRequest
 
 if TYPE_CHECKING:
     from random import Random
@@ -126,6 +126,7 @@ class Scheduler:
         self._eligible: dict[str, list[Candidate]] = {}
         self._eligible_slots: dict[str, int] = {}
         """Bit masks of the same."""
+        self._classed: dict[str, bool] = {}
         self._sequence: dict[str, int] = {}
 
     @property
@@ -165,7 +166,13 @@ class Scheduler:
                 kept = keep(request, kept)
             found = self._eligible[model] = kept
             self._eligible_slots[model] = sum(1 << candidate.slot for candidate in kept)
+            self._classed[model] = any(candidate.length_class is not None for candidate in kept)
         return found
+
+    def classed(self, model: str) -> bool:
+        """Whether some of those take prompts of one length class alone."""
+        self.eligible(model)
+        return self._classed[model]
 
     def choose(
         self,
@@ -202,7 +209,7 @@ class Scheduler:
         if len(candidates) > self.profile.shortlist and not self.profile.picker.whole_fleet:
             eligible = self._eligible_slots[request.model]
             longest = [(depth, slots & eligible) for depth, slots in _longest(told.values()) or steps]
-            candidates = self._shortlist(candidates, longest, exclude)
+            candidates = self._shortlist(candidates, longest, exclude, request.room)
         request.matched = _matched_tokens(steps, candidates, tokens_per_block, request.prompt_tokens)
         true = _with_told(request.matched, told, candidates) if told else request.matched
         if told:
@@ -264,9 +271,22 @@ class Scheduler:
         return _with_told(found, told, candidates) if told else found
 
     def _shortlist(
+        self,
+        candidates: list[Candidate],
+        steps: list[tuple[int, int]],
+        exclude: Collection[str],
+        room: Room | None,
+    ) -> list[Candidate]:
+        """Holders of the longest prefixes and a random sample: a decision's cost stays flat in the fleet's size, but
+        where all of these are full the whole fleet is looked at for room."""
+        found = self._sample(candidates, steps, exclude)
+        if room is None or any(room.on(c) for c in found):
+            return found
+        return [c for c in candidates if room.on(c)][: self.profile.shortlist] or found
+
+    def _sample(
         self, candidates: list[Candidate], steps: list[tuple[int, int]], exclude: Collection[str]
     ) -> list[Candidate]:
-        """Holders of the longest prefixes and a random sample: a decision's cost stays flat in the fleet's size."""
         size, rng, count = self.profile.shortlist, self._rng, len(candidates)
         start = int(rng.random() * count)
         holders = [self._by_slot[slot] for slot in slots_of(steps, size // HOLDERS_SHARE, start)]

@@ -97,6 +97,24 @@ class Candidate:
         return self.prefill_tokens + DECODE_WEIGHT * self.decode_tokens
 
 
+class Room:
+    """What an endpoint may have and still be given more."""
+
+    __slots__ = ("prefill_tokens", "requests")
+
+    def __init__(self, prefill_tokens: int, requests: int) -> None:
+        self.prefill_tokens = prefill_tokens
+        self.requests = requests
+
+    def on(self, candidate: Candidate) -> bool:
+        """Whether `candidate` has less, and did not refuse work lately."""
+        return (
+            candidate.prefill_tokens < self.prefill_tokens
+            and candidate.requests < self.requests
+            and candidate.pressure < 1.0
+        )
+
+
 @dataclass(slots=True, eq=False, init=False)
 class SchedulingRequest:
     """What routing knows of a request. `matched` holds cached prompt tokens by candidate slot; absent is 0."""
@@ -115,6 +133,8 @@ class SchedulingRequest:
     sequence: int
     """Count of earlier requests of this pool: round robin's position."""
     matched: dict[int, int]
+    room: Room | None
+    """What a candidate must have room for, where any has; None: nothing."""
 
     def __init__(
         self,
@@ -126,6 +146,7 @@ class SchedulingRequest:
         session: bytes | None = None,
         prefix_key: bytes | None = None,
         matched: dict[int, int] | None = None,
+        room: Room | None = None,
     ) -> None:  # written out: a generated one would not be compiled, and a request makes several such objects
         self.model = model
         self.prompt_tokens = prompt_tokens
@@ -136,6 +157,7 @@ class SchedulingRequest:
         self.content_key = None
         self.sequence = 0
         self.matched = {} if matched is None else matched
+        self.room = room
 
 
 @dataclass(slots=True, eq=False, init=False)
