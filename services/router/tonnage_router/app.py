@@ -59,8 +59,9 @@ def build_app(gateway: Gateway, registry: CollectorRegistry) -> FastAPI:
 
     @app.get("/admin/queue", tags=["admin"])
     async def queue() -> dict[str, Any]:
-        """Requests waiting for capacity."""
-        return {"schema": "tonnage.queue/1", "version": VERSION, "pools": gateway.admission.document()}
+        """Requests waiting for capacity: queued ones, and held ones by pool."""
+        rows, held = gateway.admission.document(), gateway.held_lengths()
+        return {"schema": "tonnage.queue/1", "version": VERSION, "pools": rows, "held": held}
 
     @app.get("/admin/sharing", tags=["admin"])
     async def sharing() -> dict[str, Any]:

@@ -365,9 +365,16 @@ class Gateway:
             self.estimate.learn(exchange.facts.model, len(exchange.facts.prompt), usage.prompt_tokens)
 
     def queue_lengths(self) -> dict[str, int]:
-        """Requests waiting for capacity, by pool; every known pool is named."""
+        """Requests waiting for capacity, held ones among them, by pool; every known pool is named."""
         names = {self.lora.parent(name) or name for name in self.fleet.seen_models}
-        return dict.fromkeys(names, 0) | self.admission.lengths()
+        queued = dict.fromkeys(names, 0) | self.admission.lengths()
+        for pool, held in self.held_lengths().items():
+            queued[pool] = queued.get(pool, 0) + held
+        return queued
+
+    def held_lengths(self) -> dict[str, int]:
+        """Requests held now, by pool."""
+        return self.holding.lengths() if self.holding is not None else {}
 
     def not_ready(self) -> str | None:
         """Why the router cannot take requests, or None."""

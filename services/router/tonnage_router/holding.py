@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from tonnage_core.scheduling.hold import HeldPrompts, HoldRule, breaks_answers
@@ -109,3 +110,7 @@ class Holding:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def lengths(self) -> dict[str, int]:
+        """Requests held now, by pool."""
+        return Counter(exchange.facts.pool for exchange in self._held if not exchange.ended)

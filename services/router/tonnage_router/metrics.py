@@ -177,7 +177,7 @@ class RouterMetrics(Collector):
         yield from _endpoint_gauges(self._gateway)
         yield from _gauges(self._gateway)
         rows = (((pool,), float(count)) for pool, count in queued.items())
-        yield _gauge("queue_requests", "Requests waiting for capacity, by pool", ["pool"], rows)
+        yield _gauge("queue_requests", "Requests waiting for capacity, queued or held, by pool", ["pool"], rows)
 
 
 def _queued(m: RouterMetrics, gateway: "Gateway | None") -> dict[str, int]:

@@ -6,7 +6,7 @@ waits until such an answer has ended, is chosen for anew then, and goes wherever
 needs it to.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -60,6 +60,9 @@ class HeldPrompts(Generic[T]):
 
     def __len__(self) -> int:
         return sum(map(len, self._by_slot.values()))
+
+    def __iter__(self) -> Iterator[T]:
+        return (item for waiting in self._by_slot.values() for _, _, item in waiting)
 
     @property
     def full(self) -> bool:
