@@ -221,11 +221,11 @@ class Exchange:
         return True
 
     def _suspect(self, endpoint: "Endpoint") -> None:
-        """An endpoint answered with a fault. The first may be to blame; from the second on it is the request, and a few
-        of its kind must not take the whole fleet out."""
+        """An endpoint answered with a fault. The first may be to blame, if there is another to take its place; from the
+        second on it is the request, and a few of its kind must not take the whole fleet out."""
         suspects = self._suspects = [*(self._suspects or ()), endpoint]
-        if len(suspects) > 1:
-            for innocent in suspects if len(suspects) == 2 else suspects[-1:]:
+        if len(suspects) > 1 or self.gateway.alone(endpoint, self.facts.pool):
+            for innocent in suspects if len(suspects) < 3 else suspects[-1:]:
                 innocent.breaker.pardon()
                 self.gateway.refresh(innocent)
 

@@ -296,6 +296,10 @@ class Gateway:
         """Endpoints that may take a pool's requests."""
         return self.scheduler.eligible(pool)
 
+    def alone(self, endpoint: Endpoint, pool: str) -> bool:
+        """Whether nobody else may take the pool's requests: to give up the endpoint would help none of them."""
+        return all(candidate is endpoint.candidate for candidate in self.eligible(pool))
+
     def may_retry(self, exchange: Exchange) -> bool:
         """Whether another endpoint may be tried; spends from the budget when so."""
         assert exchange.endpoint is not None

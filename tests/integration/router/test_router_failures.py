@@ -48,15 +48,18 @@ async def test_a_5xx_is_tried_elsewhere(code: str, engines: Any, route: Any) -> 
     assert 1 <= len(bad.calls) <= 10
 
 
-async def test_requests_that_every_engine_fails_take_no_engine_from_others(engines: Any, route: Any) -> None:
+@pytest.mark.parametrize(("count", "calls"), [(1, [12]), (3, [5, 5, 5])])
+async def test_requests_that_every_engine_fails_take_no_engine_from_others(
+    count: int, calls: list[int], engines: Any, route: Any
+) -> None:
     async def script(call: Any) -> None:
         call.answer(b"{}", "500 Internal Server Error" if b"poison" in call.body else "200 OK")
 
-    made = await engines(3, script=script)
+    made = await engines(count, script=script)
     router = await route(made)
-    for _ in range(5):
+    for _ in range(calls[0]):
         assert (await router.post(b'{"model":"m","user":"poison"}')).status == 500
-    assert [len(engine.calls) for engine in made] == [5, 5, 5]
+    assert [len(engine.calls) for engine in made] == calls
     assert all(endpoint.candidate.healthy for endpoint in router.gateway.fleet)
     assert (await router.post(b'{"model":"m"}')).status == 200
 
