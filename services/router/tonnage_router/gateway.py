@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tonnage_router.wire.client import ClientConnection
 
 MODELS: Final = b"/v1/models"
+HEALTH: Final = b"/health"
 
 
 class Gateway:
@@ -107,7 +108,7 @@ class Gateway:
         path = incoming.path = target.partition(b"?")[0] if b"?" in target else target
         if path in shapes.PROMPTS:
             wanted = b"POST"
-        elif path == MODELS:
+        elif path in (MODELS, HEALTH):
             wanted = b"GET"
         else:
             incoming.error = (404, f"no such path: {path[:200].decode('latin-1')}")
@@ -116,7 +117,7 @@ class Gateway:
             incoming.error = (405, f"use {wanted.decode()} for {path.decode()}")
         elif incoming.length is not None and incoming.length > self.limits.body_bytes:
             incoming.error = (413, f"the body is larger than {self.limits.body_bytes} bytes")
-        elif self.tenants.enabled and (incoming.account or self._identified(incoming)) is None:
+        elif self.tenants.enabled and path != HEALTH and (incoming.account or self._identified(incoming)) is None:
             incoming.error = (401, "send a valid key as `Authorization: Bearer <key>` or `x-api-key: <key>`")
         elif incoming.encoding not in (None, b"identity"):
             incoming.error = (415, "send the body without Content-Encoding")
@@ -133,6 +134,9 @@ class Gateway:
             self._local(client, incoming, *incoming.error)
         elif incoming.path == MODELS:
             self._reply(client, incoming, 200, self.models.document())
+        elif incoming.path == HEALTH:
+            reason = self.not_ready()
+            self._reply(client, incoming, 503 if reason else 200, error_object(503, reason) if reason else b"")
         else:
             self._route(client, incoming)
 
@@ -184,7 +188,7 @@ class Gateway:
     def _reply(self, client: "ClientConnection", incoming: Incoming, status: int, body: bytes) -> None:
         self.unbuffer(len(incoming.body))
         keep = incoming.keep_alive and not self.draining and not client.closing
-        extra = b"" if status != 405 else b"allow: GET\r\n" if incoming.path == MODELS else b"allow: POST\r\n"
+        extra = b"" if status != 405 else b"allow: POST\r\n" if incoming.path in shapes.PROMPTS else b"allow: GET\r\n"
         client.transport.write(answer(status, body, close=not keep, extra=extra, bodiless=incoming.method == b"HEAD"))
         client.next_request(keep)
 

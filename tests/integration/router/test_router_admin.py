@@ -1,5 +1,6 @@
 """The admin port, and what a caller is told about its own request."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -80,6 +81,25 @@ async def test_a_drained_endpoint_gets_nothing_until_the_drain_is_undone(engines
         assert len(made[0].calls) == 0
         assert (await client.post(f"/admin/endpoints/{name}/drain?undo=true")).json()["draining"] is False
         assert (await client.post("/admin/endpoints/nobody/drain")).status_code == 404
+
+
+async def test_health_is_told_on_the_data_port_too_and_needs_no_key(engines: Any, route: Any, tmp_path: Path) -> None:
+    file = tmp_path / "tenants.yaml"
+    file.write_text(f"tenants: [{{name: a, key_sha256: {'a' * 64}}}]")
+    router = await route(await engines(), tenants_file=file)
+    client = await router.client()
+
+    async def health(method: bytes = b"GET") -> tuple[int, bytes]:
+        client.writer.write(method + b" /health HTTP/1.1\r\nHost: r\r\n\r\n")
+        answer = await client.read()
+        return answer.status, b"".join(answer.pieces)
+
+    assert await health() == (200, b"")
+    router.gateway.fleet.remove(next(iter(router.gateway.fleet)))
+    status, body = await health()
+    assert (status, orjson.loads(body)["error"]["message"]) == (503, "no endpoint is healthy")
+    assert not router.gateway.metrics.refused, "a probe is no refused request"
+    assert (await health(b"POST"))[0] == 405
 
 
 async def test_readiness_follows_the_fleet_and_metrics_count_requests(engines: Any, route: Any) -> None:
