@@ -1,11 +1,13 @@
 """The fair queue: nothing lost, nothing twice, shares by weight, deadlines within a tenant."""
 
+import random
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tonnage_core.flow_control.fair_queue import CREDIT_TOKENS, LEAST_COST_TOKENS, QUANTUM_TOKENS, FairQueue
+from tonnage_core.flow_control.fair_queue import CREDIT_TOKENS, LEAST_COST_TOKENS, QUANTUM_TOKENS, FairQueue, _Lane
 
 Item = tuple[int, str, float, float, int]
 ITEMS = st.lists(
@@ -111,6 +113,104 @@ def test_who_comes_back_each_time_it_is_served_gets_its_share_and_no_more(
             queue.push(("again", cost), "again", cost=cost, deadline=0, weight=weight)
     slack = (CREDIT_TOKENS + QUANTUM_TOKENS) * (1 + weight) + 2 * 20_000
     assert abs(served["again"] - weight * served["steady"]) <= slack * max(1.0, weight)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from([0.01, 0.5, 1.0, 30.0]), st.sampled_from([1, 2, 10])), min_size=1, max_size=8),
+    st.floats(1, 100_000),
+    st.integers(0, 1000),
+)
+def test_nobody_gets_further_ahead_of_who_always_waits_than_what_it_may_save_up(
+    others: list[tuple[float, int]], most: float, seed: int
+) -> None:
+    """Others come one, two or ten at a time once theirs have left; some leave unserved."""
+    rng = random.Random(seed)
+    left: set[tuple[str, int, float]] = set()
+    queue: FairQueue[tuple[str, int, float]] = FairQueue(100_000, lambda item: item not in left)
+    weights = {"steady": 1.0} | {f"t{number}": weight for number, (weight, _) in enumerate(others)}
+    bursts = {"steady": 2} | {f"t{number}": burst for number, (_, burst) in enumerate(others)}
+    waiting, served = Counter[str](), dict.fromkeys(weights, 0.0)
+    least = dict.fromkeys(weights, 0.0)
+    for turn in range(400):
+        for name, burst in bursts.items():
+            for number in range(burst if not waiting[name] or name == "steady" else 0):
+                item = (name, 10 * turn + number, rng.uniform(1, most))
+                queue.push(item, name, cost=item[2], deadline=rng.random(), weight=weights[name])
+                if name != "steady" and rng.random() < 0.2:
+                    left.add(item)
+                else:
+                    waiting[name] += 1
+        found = queue.pop()
+        assert found is not None
+        waiting[found[0]] -= 1
+        served[found[0]] += max(LEAST_COST_TOKENS, found[2])
+        for name, weight in weights.items():
+            lead = served[name] / weight - served["steady"]
+            least[name] = min(least[name], lead)
+            dearest = max(LEAST_COST_TOKENS, most)
+            assert lead - least[name] <= CREDIT_TOKENS + 2 * QUANTUM_TOKENS + dearest / weight + dearest
+
+
+def test_on_credit_tenants_take_turns_by_tokens() -> None:
+    """At first all have credit: a second short prompt does not wait until the others have spent theirs."""
+    queue: FairQueue[str] = FairQueue(1000, always)
+    for number in range(10):
+        for name in range(20):
+            queue.push("flood", f"flood{name}", cost=6000, deadline=number)
+    queue.push("one", "calm", cost=600, deadline=0)
+    queue.push("two", "calm", cost=600, deadline=1)
+    order = [queue.pop() for _ in range(30)]
+    assert order.index("two") - order.index("one") == 1
+
+
+def test_who_takes_less_than_its_share_in_short_prompts_never_waits_for_a_round() -> None:
+    queue: FairQueue[str] = FairQueue(1000, always)
+    for number in range(3):
+        for name in range(20):
+            queue.push(f"flood{name}", f"flood{name}", cost=6000, deadline=number)
+    for number in range(120):  # what they have saved up
+        queue.push(name_of := f"flood{number % 20}", name_of, cost=6000, deadline=number)
+        queue.pop()
+    for number in range(1000):
+        if number % 2 == 0:  # in 12,500 tokens its share is 595; a round is 43,000
+            queue.push("calm", "calm", cost=500, deadline=number)
+            assert queue.pop() == "calm", number
+        flood = queue.pop()
+        assert flood is not None and flood.startswith("flood")
+        queue.push(flood, flood, cost=6000, deadline=number)
+
+
+def test_tenants_with_nothing_waiting_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue: FairQueue[int] = FairQueue(10_000, always)
+    for number in range(1000):
+        queue.push(number, f"t{number}", cost=1e6, deadline=0)
+    for number in range(200):
+        queue.push(number, "flood", cost=6000, deadline=1)
+    for _ in range(1000):
+        queue.pop()
+    earn, calls = _Lane.earn, Counter[str]()
+
+    def counted(lane: _Lane[int], until: int) -> None:
+        calls["earn"] += 1
+        earn(lane, until)
+
+    monkeypatch.setattr(_Lane, "earn", counted)
+    for _ in range(100):
+        queue.pop()
+    assert calls["earn"] <= 1000
+
+
+def test_what_was_saved_up_at_a_higher_weight_is_gone_with_it() -> None:
+    queue: FairQueue[str] = FairQueue(1000, always)
+    for number in range(200):
+        queue.push("other", "other", cost=2048, deadline=number)
+    queue.push("changed", "changed", cost=2048, deadline=0, weight=100)
+    while queue.pop() != "changed":
+        pass
+    for number in range(200):
+        queue.push("changed", "changed", cost=2048, deadline=number)
+    assert Counter(queue.pop() for _ in range(100))["changed"] <= 60
 
 
 def test_debts_are_forgotten_once_nothing_waits() -> None:
