@@ -149,6 +149,12 @@ class Fleet:
             endpoint.candidate.models = names
             self.scheduler.changed()
 
+    def set_context(self, endpoint: Endpoint, tokens: int | None) -> None:
+        """The longest context that the endpoint's engine takes; None: unknown."""
+        if endpoint.candidate.max_model_len != tokens:
+            endpoint.candidate.max_model_len = tokens
+            self.scheduler.changed()
+
     def drain(self, endpoint: Endpoint, cause: str = ADMIN) -> None:
         """No new requests, for `cause`; running ones go on."""
         self.set_drained(endpoint, cause, drained=True)

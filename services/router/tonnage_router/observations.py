@@ -35,7 +35,7 @@ class Observations:
         if endpoint.spec.model is not None:
             names.add(endpoint.spec.model)
         limits = [n for entry in entries if type(n := entry.get("max_model_len")) is int]
-        endpoint.candidate.max_model_len = max(limits) if limits else None
+        self._gateway.fleet.set_context(endpoint, max(limits) if limits else None)
         endpoint.residency.listed([entry["id"] for entry in entries if entry.get("parent")])
         endpoint.candidate.adapters = endpoint.residency.names
         self._gateway.fleet.parents.update({row["id"]: str(row["parent"]) for row in entries if row.get("parent")})

@@ -29,6 +29,18 @@ async def test_an_adapter_loaded_behind_the_routers_back_is_routable_and_gone_ag
     assert (await router.post(b'{"model":"late"}')).status == 503
 
 
+async def test_a_context_limit_that_has_changed_is_heeded_beyond_the_shortlist(engines: Any, route: Any) -> None:
+    made = await engines(10, listed=[entry("m") | {"max_model_len": 64}])
+    router = await route(made, models_interval_s=0.05)
+    assert (await router.post(b'{"model":"m"}')).status == 200
+    made[9].listed = [entry("m") | {"max_model_len": 4096}]
+    await router.until(lambda: any(e.candidate.max_model_len == 4096 for e in router.gateway.fleet))
+    for number in range(20):
+        long = b'{"model":"m","prompt":"' + b"%d " % number * 1000 + b'"}'
+        assert (await router.post(long, b"/v1/completions")).status == 200
+    assert len([call for call in made[9].calls if len(call.body) > 1000]) == 20
+
+
 async def test_adapters_in_flight_are_not_taken_for_adapters_resident(engines: Any, route: Any) -> None:
     page = b'vllm:lora_requests_info{max_lora="2",running_lora_adapters="busy",waiting_lora_adapters="busy"} 1.8e9\n'
     (engine,) = await engines(listed=[entry("m"), entry("idle", "m")], metrics=page)

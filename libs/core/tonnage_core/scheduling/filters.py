@@ -1,6 +1,8 @@
 """Filters: which candidates may take a request. Each returns those kept; a name in `FILTERS` makes it usable.
 
 `STATIC` filters read nothing of the request but its model, so an owner may apply them once per change of the fleet.
+Those `BY_LENGTH` read the prompt's length, and of a candidate its context limit and length class alone: they go before
+a large fleet's shortlist is drawn, which else may hold nobody that takes the prompt.
 """
 
 from collections.abc import Callable
@@ -105,3 +107,4 @@ FILTERS: dict[str, Filter] = {
     "not_answering": not_answering,
 }
 STATIC = frozenset({"healthy", "model", "not_draining", "decodes", "prefills"})
+BY_LENGTH = frozenset({"context_fits", "length_class"})

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tonnage_core.scheduling.filters import FILTERS, STATIC, Filter
+from tonnage_core.scheduling.filters import BY_LENGTH, FILTERS, STATIC, Filter
 from tonnage_core.scheduling.pickers import PICKERS, Picker
 from tonnage_core.scheduling.scorers import SCORERS, Scorer
 from tonnage_core.scheduling.types import SchedulingError
@@ -30,6 +30,8 @@ class Profile:
     scorers: tuple[tuple[Scorer, float], ...]
     picker: Picker
     shortlist: int = 8
+    length_filters: tuple[Filter, ...] = ()
+    """Those of the request's filters that read the prompt's length alone."""
 
     @property
     def hashes_prompts(self) -> bool:
@@ -59,6 +61,7 @@ def make_profile(
         tuple((SCORERS[n], weight) for n, weight in scorers.items() if weight),
         PICKERS[picker],
         shortlist,
+        tuple(FILTERS[n] for n in filters if n in BY_LENGTH),
     )
 
 

@@ -11,14 +11,16 @@ from tonnage_core.prefix_index.exact_index import ExactIndex
 from tonnage_core.prefix_index.index import PrefixIndex, matched_blocks, slots_of
 from tonnage_core.scheduling.answers import prompt_work
 from tonnage_core.scheduling.decide import schedule
+from tonnage_core.scheduling.filters import Filter
 from tonnage_core.scheduling.profile import Profile
-from tonnage_core.scheduling.types import MIN_MATCH_TOKENS, Candidate, Decision, Room, SchedulingRequest
+from tonnage_core.scheduling.types import MIN_MATCH_TOKENS, Candidate, Decision, SchedulingRequest
 
 if TYPE_CHECKING:
     from random import Random
 
 HOLDERS_SHARE = 2
-"""One in this many places of a shortlist goes to the holders of the longest prefixes, the rest to a random sample."""
+"""One in this many places of a shortlist goes to the holders of the longest prefixes, half as many to holders of the
+request's adapter, the rest to a random sample."""
 
 
 @dataclass(slots=True, eq=False, init=False)
@@ -113,6 +115,40 @@ class Reservation:
             candidate.answers.relieve(self.work)  # nobody waits for what is not computed
 
 
+class _Eligible:
+    """Candidates that may take a model's requests, whatever the request."""
+
+    __slots__ = ("_fitting", "candidates", "classed", "kinds", "slots")
+
+    def __init__(self, candidates: list[Candidate]) -> None:
+        self.candidates = candidates
+        self.slots = sum(1 << candidate.slot for candidate in candidates)
+        """A bit mask of the same."""
+        self.kinds = list({_kind(candidate): candidate for candidate in candidates}.values())
+        """One of each kind that filters by length tell apart."""
+        self.classed = any(candidate.length_class is not None for candidate in self.kinds)
+        self._fitting: dict[tuple[int, ...], _Eligible] = {}
+
+    def fitting(self, request: SchedulingRequest, filters: Sequence[Filter]) -> "_Eligible":
+        """Those of them that `filters`, all by length, keep."""
+        kinds = self.kinds
+        if len(kinds) > 1:
+            for keep in filters:
+                kinds = keep(request, kinds)
+        if len(kinds) == len(self.kinds):
+            return self
+        key = tuple(candidate.slot for candidate in kinds)
+        found = self._fitting.get(key)
+        if found is None:
+            wanted = {_kind(candidate) for candidate in kinds}
+            found = self._fitting[key] = _Eligible([c for c in self.candidates if _kind(c) in wanted])
+        return found
+
+
+def _kind(candidate: Candidate) -> tuple[int | None, str | None]:
+    return candidate.max_model_len, candidate.length_class
+
+
 class Scheduler:
     """A profile over a set of candidates with a prefix index."""
 
@@ -123,10 +159,7 @@ class Scheduler:
         """What engines tell of their caches; candidates with a `kv_block_size` are matched by it."""
         self._rng = rng
         self._by_slot: dict[int, Candidate] = {}
-        self._eligible: dict[str, list[Candidate]] = {}
-        self._eligible_slots: dict[str, int] = {}
-        """Bit masks of the same."""
-        self._classed: dict[str, bool] = {}
+        self._eligible: dict[str, _Eligible] = {}
         self._sequence: dict[str, int] = {}
 
     @property
@@ -154,25 +187,25 @@ class Scheduler:
             self.exact.forget(chain, candidate.slot)
 
     def changed(self) -> None:
-        """A field that a static filter reads has changed on some candidate."""
+        """A field that a static filter or one by length reads has changed on some candidate."""
         self._eligible.clear()
 
     def eligible(self, model: str) -> list[Candidate]:
         """Candidates that pass the profile's static filters for `model`."""
+        return self._eligible_for(model).candidates
+
+    def _eligible_for(self, model: str) -> "_Eligible":
         found = self._eligible.get(model)
         if found is None:
             request, kept = SchedulingRequest(model, 0), list(self._by_slot.values())
             for keep in self.profile.static_filters:
                 kept = keep(request, kept)
-            found = self._eligible[model] = kept
-            self._eligible_slots[model] = sum(1 << candidate.slot for candidate in kept)
-            self._classed[model] = any(candidate.length_class is not None for candidate in kept)
+            found = self._eligible[model] = _Eligible(kept)
         return found
 
     def classed(self, model: str) -> bool:
         """Whether some of those take prompts of one length class alone."""
-        self.eligible(model)
-        return self._classed[model]
+        return self._eligible_for(model).classed
 
     def choose(
         self,
@@ -199,17 +232,14 @@ class Scheduler:
         `chain` are the prompt's block hashes, each worth `tokens_per_block`; `exclude` are ids tried before. `exact`
         are chains over token ids by KV block size, for candidates whose engines tell what they cache.
         """
-        candidates = self.eligible(request.model)
-        if exclude:
-            candidates = _without(candidates, exclude)
+        eligible = self._eligible_for(request.model)
+        candidates = _without(eligible.candidates, exclude) if exclude else eligible.candidates
         request.sequence = self._sequence[request.model] = self._sequence.get(request.model, -1) + 1
         request.content_key = chain[-1] if chain else None
         steps = self.index.match(chain) if chain else []
         told = self._told(exact)
         if len(candidates) > self.profile.shortlist and not self.profile.picker.whole_fleet:
-            eligible = self._eligible_slots[request.model]
-            longest = [(depth, slots & eligible) for depth, slots in _longest(told.values()) or steps]
-            candidates = self._shortlist(candidates, longest, exclude, request.room)
+            candidates = self._shortlist(eligible, request, _longest(told.values()) or steps, exclude)
         request.matched = _matched_tokens(steps, candidates, tokens_per_block, request.prompt_tokens)
         true = _with_told(request.matched, told, candidates) if told else request.matched
         if told:
@@ -272,25 +302,37 @@ class Scheduler:
 
     def _shortlist(
         self,
-        candidates: list[Candidate],
+        eligible: "_Eligible",
+        request: SchedulingRequest,
         steps: list[tuple[int, int]],
         exclude: Collection[str],
-        room: Room | None,
     ) -> list[Candidate]:
-        """Holders of the longest prefixes and a random sample: a decision's cost stays flat in the fleet's size, but
-        where all of these are full the whole fleet is looked at for room."""
-        found = self._sample(candidates, steps, exclude)
+        """Of those that take prompts of this length, holders of the longest prefixes and of the adapter, and a random
+        sample: a decision's cost stays flat in the fleet's size, but where all of these are full the whole fleet is
+        looked at for room."""
+        fitting = eligible.fitting(request, self.profile.length_filters)
+        candidates = _without(fitting.candidates, exclude) if exclude else fitting.candidates
+        if not candidates:
+            fitting, candidates = eligible, _without(eligible.candidates, exclude)
+        if len(candidates) <= self.profile.shortlist:
+            return candidates
+        steps = [(depth, slots & fitting.slots) for depth, slots in steps]
+        found, room = self._sample(candidates, request.adapter, steps, exclude), request.room
         if room is None or any(room.on(c) for c in found):
             return found
         return [c for c in candidates if room.on(c)][: self.profile.shortlist] or found
 
     def _sample(
-        self, candidates: list[Candidate], steps: list[tuple[int, int]], exclude: Collection[str]
+        self, candidates: list[Candidate], adapter: str | None, steps: list[tuple[int, int]], exclude: Collection[str]
     ) -> list[Candidate]:
         size, rng, count = self.profile.shortlist, self._rng, len(candidates)
         start = int(rng.random() * count)
         holders = [self._by_slot[slot] for slot in slots_of(steps, size // HOLDERS_SHARE, start)]
         allowed = {c.slot: c for c in holders if c.id not in exclude}
+        loaded = [c for c in candidates if adapter in c.adapters] if adapter is not None else []
+        if loaded:
+            at = int(rng.random() * len(loaded))
+            allowed.update({c.slot: c for c in (loaded[at:] + loaded[:at])[: size // HOLDERS_SHARE // 2]})
         step, at = 1 + int(rng.random() * (count - 1)), start
         while len(allowed) < size:
             allowed[candidates[at].slot] = candidates[at]
