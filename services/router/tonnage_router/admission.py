@@ -127,14 +127,14 @@ class Admission:
             gateway.holding.let_go(exchange)
             self._enqueue(pool, exchange, time.monotonic())
 
-    def _enqueue(self, pool: Pool, exchange: "Exchange", now: float) -> None:
+    def _enqueue(self, pool: Pool, exchange: "Exchange", now: float, waited_s: float = 0.0) -> None:
         if exchange.trace is not None:
             exchange.trace.queued()
         account = exchange.account
         tenant = account.spec.name if account else NO_TENANT
         weight, priority = (account.spec.weight, account.spec.priority) if account else (1.0, 0)
         cost = max(1.0, float(exchange.prompt_tokens))
-        deadline = now + exchange.incoming.may_wait_s(self._gateway.settings.queue_ttl_s)
+        deadline = now + exchange.incoming.may_wait_s(self._gateway.settings.queue_ttl_s) - waited_s
         full = not pool.queue.push(exchange, tenant, cost=cost, deadline=deadline, weight=weight, priority=priority)
         if full:
             evicted = pool.queue.make_room(tenant, weight=weight, priority=priority)
@@ -188,10 +188,18 @@ class Admission:
     def _pump(self) -> None:
         self._pump_due = False
         now = time.monotonic()
+        for pool in list(self._pools.values()):
+            if pool.length_class is None and len(pool.queue) and self._gateway.scheduler.classed(pool.model):
+                self._part(pool, now)
         waiting = [pool for pool in self._pools.values() if len(pool.queue)]
         while waiting:  # one a pool in turn: pools may share endpoints
             waiting = [pool for pool in waiting if self._release_one(pool, now)]
         self._recount()
+
+    def _part(self, pool: Pool, now: float) -> None:
+        """Some endpoints take one length class alone by now: what waits goes to the queues of its classes."""
+        for exchange in pool.queue.drain():
+            self._enqueue(self._pool(exchange), exchange, now, time.perf_counter() - exchange.started)
 
     def _release_one(self, pool: Pool, now: float) -> bool:
         """Dispatch the pool's next request if there is room; False when there is none, or nothing waits."""

@@ -291,6 +291,33 @@ async def test_a_pool_that_can_scale_from_zero_queues_until_an_endpoint_comes(en
     assert (await waiting).status == 200
 
 
+async def test_what_waited_for_the_first_endpoint_queues_by_class_once_endpoints_have_one(
+    engines: Any, route: Any
+) -> None:
+    go = asyncio.Event()
+
+    async def held(call: Any) -> None:
+        await go.wait()
+        call.answer()
+
+    short, long = await engines(2, script=held)
+    router = await route([], ready=False, scale_from_zero=["m"], endpoint_requests=2)
+    prompts = [asyncio.create_task(router.post(STREAM)) for _ in range(6)]
+    await router.until(lambda: router.gateway.queue_lengths() == {"m": 6})
+    router.gateway.add_endpoint(EndpointSpec(id="long", url=long.url, model="m", length_class="long"))
+    router.gateway.add_endpoint(EndpointSpec(id="short", url=short.url, model="m", length_class="short"))
+    router.service.prober.follow()
+    await router.until(lambda: len(router.gateway.eligible("m")) == 2)
+    await router.until(lambda: len(short.calls) >= 2)
+    await asyncio.sleep(0.1)
+    taken = len(long.calls)  # two, if it was up first
+    assert (len(short.calls), router.gateway.queue_lengths()) == (2, {"m": 4 - taken})
+    assert taken in (0, 2)
+    go.set()
+    assert {(await task).status for task in prompts} == {200}
+    assert router.gateway.admission.waiting == 0
+
+
 async def test_a_router_that_never_saw_an_engine_is_ready_and_queues_for_a_pool_at_zero(
     engines: Any, route: Any
 ) -> None:
