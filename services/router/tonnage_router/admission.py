@@ -177,7 +177,7 @@ class Admission:
         takers = self._gateway.eligible(pool.model)
         if pool.length_class is not None:
             takers = [c for c in takers if c.length_class in (None, pool.length_class)] or takers
-        return any(room.on(candidate) for candidate in takers)
+        return room.exists(takers)
 
     def room_freed(self) -> None:
         """Something ended or began to decode: look at the queues once this turn of the event loop is over."""

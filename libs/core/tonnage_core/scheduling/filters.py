@@ -74,11 +74,7 @@ def has_room(request: SchedulingRequest, candidates: list[Candidate]) -> list[Ca
     the one with room would let the whole queue out.
     """
     room = request.room
-    if room is not None:
-        for c in candidates:
-            if not room.on(c):
-                return [c for c in candidates if room.on(c)] or candidates
-    return candidates
+    return candidates if room is None else room.within(candidates) or candidates
 
 
 def not_refusing(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:

@@ -318,9 +318,9 @@ class Scheduler:
             return candidates
         steps = [(depth, slots & fitting.slots) for depth, slots in steps]
         found, room = self._sample(candidates, request.adapter, steps, exclude), request.room
-        if room is None or any(room.on(c) for c in found):
+        if room is None or room.exists(found):
             return found
-        return [c for c in candidates if room.on(c)][: self.profile.shortlist] or found
+        return room.within(candidates)[: self.profile.shortlist] or found
 
     def _sample(
         self, candidates: list[Candidate], adapter: str | None, steps: list[tuple[int, int]], exclude: Collection[str]

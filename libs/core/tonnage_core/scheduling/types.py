@@ -106,13 +106,15 @@ class Room:
         self.prefill_tokens = prefill_tokens
         self.requests = requests
 
-    def on(self, candidate: Candidate) -> bool:
-        """Whether `candidate` has less, and did not refuse work lately."""
-        return (
-            candidate.prefill_tokens < self.prefill_tokens
-            and candidate.requests < self.requests
-            and candidate.pressure < 1.0
-        )
+    def within(self, candidates: list[Candidate]) -> list[Candidate]:
+        """Those that have less, and did not refuse work lately."""
+        tokens, requests = self.prefill_tokens, self.requests
+        return [c for c in candidates if c.prefill_tokens < tokens and c.requests < requests and c.pressure < 1.0]
+
+    def exists(self, candidates: list[Candidate]) -> bool:
+        """Whether there is one. Asked at every event while requests wait: a call for each candidate is seen."""
+        tokens, requests = self.prefill_tokens, self.requests
+        return any(c.prefill_tokens < tokens and c.requests < requests and c.pressure < 1.0 for c in candidates)
 
 
 @dataclass(slots=True, eq=False, init=False)
