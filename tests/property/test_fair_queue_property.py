@@ -143,6 +143,8 @@ def test_nobody_gets_further_ahead_of_who_always_waits_than_what_it_may_save_up(
                     waiting[name] += 1
         found = queue.pop()
         assert found is not None
+        earned = [lane.earned for lane in queue._bands[0].ring.values()]
+        assert earned == sorted(earned) and earned[-1] - earned[0] <= 1, "a round is earned once, in turn"
         waiting[found[0]] -= 1
         served[found[0]] += max(LEAST_COST_TOKENS, found[2])
         for name, weight in weights.items():
@@ -162,6 +164,25 @@ def test_on_credit_tenants_take_turns_by_tokens() -> None:
     queue.push("two", "calm", cost=600, deadline=1)
     order = [queue.pop() for _ in range(30)]
     assert order.index("two") - order.index("one") == 1
+
+
+def test_on_credit_weights_count_from_the_first_request_on() -> None:
+    queue: FairQueue[str] = FairQueue(1000, always)
+    for number in range(40):
+        queue.push("heavy", "heavy", cost=2048, deadline=number, weight=4)
+        queue.push("light", "light", cost=2048, deadline=number)
+    assert Counter(queue.pop() for _ in range(10))["light"] == 2
+
+
+def test_who_expires_before_its_turn_and_comes_back_has_one_place() -> None:
+    queue: FairQueue[str] = FairQueue(1000, always)
+    for _ in range(3):
+        queue.push("flood", "flood", cost=10, deadline=9)
+    for _ in range(3):
+        queue.push("gone", "calm", cost=10, deadline=1)
+        assert queue.expire(2) == ["gone"]
+    queue.push("calm", "calm", cost=10, deadline=9)
+    assert sorted(queue.drain()) == ["calm"] + ["flood"] * 3
 
 
 def test_who_takes_less_than_its_share_in_short_prompts_never_waits_for_a_round() -> None:
