@@ -210,13 +210,7 @@ def test_tenants_with_nothing_waiting_cost_nothing(monkeypatch: pytest.MonkeyPat
         queue.push(number, "flood", cost=6000, deadline=1)
     for _ in range(1000):
         queue.pop()
-    earn, calls = _Lane.earn, Counter[str]()
-
-    def counted(lane: _Lane[int], until: int) -> None:
-        calls["earn"] += 1
-        earn(lane, until)
-
-    monkeypatch.setattr(_Lane, "earn", counted)
+    calls = count_earnings(monkeypatch)
     for _ in range(100):
         queue.pop()
     assert calls["earn"] <= 1000
@@ -263,11 +257,33 @@ def test_a_dead_item_vanishes_and_a_full_queue_refuses() -> None:
     assert queue.pop() is None
 
 
-def test_a_request_larger_than_any_quantum_is_still_served() -> None:
+def test_who_would_then_have_as_much_waiting_as_the_longest_evicts_nobody() -> None:
+    queue: FairQueue[str] = FairQueue(3, always)
+    for name in ("a", "a", "b"):
+        queue.push(name, name, cost=1, deadline=0)
+    assert queue.make_room("b") is None
+    assert queue.make_room("c") == "a"
+
+
+def test_rounds_in_which_nobody_may_go_are_counted_and_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
     queue: FairQueue[str] = FairQueue(10, always)
-    queue.push("huge", "a", cost=1e6, deadline=0, weight=0.1)
-    queue.push("small", "b", cost=10, deadline=0)
-    assert sorted(queue.drain()) == ["huge", "small"]
+    for name in "ab":
+        for number in range(2):
+            queue.push(f"{name}{number}", name, cost=1e6, deadline=number, weight=0.01)
+    calls = count_earnings(monkeypatch)
+    assert sorted(queue.drain()) == ["a0", "a1", "b0", "b1"]
+    assert calls["earn"] <= 20
+
+
+def count_earnings(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    earn, calls = _Lane.earn, Counter[str]()
+
+    def counted(lane: _Lane[object], until: int) -> None:
+        calls["earn"] += 1
+        earn(lane, until)
+
+    monkeypatch.setattr(_Lane, "earn", counted)
+    return calls
 
 
 def test_many_small_requests_are_no_longer_a_turn_than_a_few_large_ones() -> None:

@@ -243,7 +243,7 @@ class RouterSettings(TraceSettings):
     queue_ttl_s: float = Field(default=30.0, gt=0)
     """Longest wait for capacity; then 429, or 503 when nothing serves."""
     queue_requests: int = Field(default=4096, ge=0)
-    """Requests that may wait for one pool."""
+    """Requests that may wait for one pool: a model, or one length class of its prompts where endpoints have one."""
     endpoint_prefill_tokens: int = Field(default=32768, ge=1)
     """Uncached prompt tokens an endpoint may have ahead of it; beyond that on every endpoint, requests wait here."""
     contended_prefill_tokens: int = Field(default=2048, ge=1)
