@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 
 from tonnage_core.errors import BadInputError
 from tonnage_router.adapters.tenant_file import read_tenants
+from tonnage_router.admission import Contention
 from tonnage_router.settings import EndpointSpec
 
 ROW = {"weight": 1, "models": ["m"]}
@@ -289,6 +291,28 @@ async def test_a_pool_that_can_scale_from_zero_queues_until_an_endpoint_comes(en
     await router.until(lambda: router.gateway.queue_lengths() == {"m": 1})
     engine.healthy = True
     assert (await waiting).status == 200
+
+
+async def test_prompts_whose_class_has_no_endpoint_go_to_the_others(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine], endpoints=[EndpointSpec(url=engine.url, model="m", length_class="long")])
+    assert (await router.post(STREAM)).status == 200
+    assert router.gateway.admission.waiting == 0
+
+
+async def test_only_while_tenants_contend_a_full_prefill_queue_is_no_room(engines: Any, route: Any) -> None:
+    limits = {"endpoint_prefill_tokens": 1000, "contended_prefill_tokens": 4096, "endpoint_requests": 7}
+    router = await route(await engines(1), **limits)
+    admission = router.gateway.admission
+    calm = admission.room_wanted("m")
+    assert (calm.requests, calm.prefill_tokens) == (7, sys.maxsize)
+    contention = admission._contention["m"] = Contention()
+    for name in "ab":
+        contention.sent(name, 0.0)
+    room = admission.room_wanted("m")
+    assert (room.requests, room.prefill_tokens) == (7, 1000), "the lower of both limits"
+    contention.sent("a", 11.0)
+    assert not admission.contended("m"), "b has not sent for 10 s"
 
 
 async def test_what_waited_for_the_first_endpoint_queues_by_class_once_endpoints_have_one(
