@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import pytest
@@ -212,7 +212,10 @@ async def test_a_flood_goes_where_room_let_it_go_and_not_all_to_the_prefix_it_sh
     assert router.counters() == [(0, 0, 0), (0, 0, 0)]
 
 
-async def test_an_idle_endpoint_for_long_prompts_lets_no_short_ones_out(engines: Any, route: Any) -> None:
+@pytest.mark.parametrize("taker", ["short", None])
+async def test_an_idle_endpoint_for_long_prompts_lets_no_short_ones_out(
+    taker: Literal["short"] | None, engines: Any, route: Any
+) -> None:
     """Each length class has a queue of its own: else room that short prompts cannot use would empty theirs."""
     go = asyncio.Event()
 
@@ -222,7 +225,7 @@ async def test_an_idle_endpoint_for_long_prompts_lets_no_short_ones_out(engines:
 
     short, long = await engines(2, script=held)
     specs = [
-        EndpointSpec(id="short", url=short.url, model="m", length_class="short"),
+        EndpointSpec(id="short", url=short.url, model="m", length_class=taker),
         EndpointSpec(id="long", url=long.url, model="m", length_class="long"),
     ]
     router = await route([short, long], endpoints=specs, endpoint_requests=2)
