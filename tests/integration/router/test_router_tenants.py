@@ -303,9 +303,9 @@ async def test_prompts_whose_class_has_no_endpoint_go_to_the_others(engines: Any
     assert router.gateway.admission.waiting == 0
 
 
-async def test_only_while_tenants_contend_a_full_prefill_queue_is_no_room(engines: Any, route: Any) -> None:
+async def test_only_while_tenants_contend_a_full_prefill_queue_is_no_room(route: Any) -> None:
     limits = {"endpoint_prefill_tokens": 1000, "contended_prefill_tokens": 4096, "endpoint_requests": 7}
-    router = await route(await engines(1), **limits)
+    router = await route([], ready=False, scale_from_zero=["m"], **limits)
     admission = router.gateway.admission
     calm = admission.room_wanted("m")
     assert (calm.requests, calm.prefill_tokens) == (7, sys.maxsize)
