@@ -10,11 +10,13 @@ from tonnage_core.scheduling.filters import has_room
 
 ROOM = Room(prefill_tokens=2048, requests=4)
 CHAIN = hash_bytes(seed_hash("m", None, None), b"a long conversation that one endpoint knows", 1)
-FULL = [{"prefill_tokens": 2048}, {"requests": 4}, {"pressure": 1.0}]
+SAVED = len(CHAIN) * 512
+"""Tokens that a cache of the whole chain saves."""
+FULL = [{"prefill_tokens": SAVED}, {"requests": 4}, {"pressure": 1.0}]
 
 
 def request(room: Room | None) -> SchedulingRequest:
-    return SchedulingRequest("m", len(CHAIN) * 512, room=room)
+    return SchedulingRequest("m", SAVED, room=room)
 
 
 @pytest.mark.parametrize("full", FULL)
@@ -40,6 +42,24 @@ def test_a_cached_prefix_does_not_lead_to_a_full_endpoint(count: int, full: dict
     for _ in range(20):
         decision = scheduler.decide(request(ROOM), CHAIN, 512)
         assert decision is not None and decision.chosen in others
+
+
+def test_a_prompt_may_wait_behind_less_than_its_cached_prefix_saves() -> None:
+    scheduler = Scheduler(POLICIES["prefix"], random.Random(1))
+    for slot in range(4):
+        scheduler.add(Candidate(f"e{slot}", slot), 1 << 20)
+    holder = next(iter(scheduler.candidates))
+    scheduler.index.insert(CHAIN, holder.slot)
+    chosen = []
+    for ahead in (SAVED // 2, SAVED - 1, SAVED):
+        holder.prefill_tokens = ahead
+        kept = has_room(SchedulingRequest("m", SAVED, matched={holder.slot: SAVED}, room=ROOM), [*scheduler.candidates])
+        decision = scheduler.decide(request(ROOM), CHAIN, 512)
+        assert decision is not None
+        chosen.append((holder in kept, decision.chosen is holder))
+    assert chosen == [(True, True), (True, True), (False, False)]
+    stranger = scheduler.decide(SchedulingRequest("m", SAVED, room=ROOM), CHAIN[::-1], 512)
+    assert stranger is not None and stranger.chosen is not holder
 
 
 def test_the_last_room_of_a_large_fleet_is_found() -> None:

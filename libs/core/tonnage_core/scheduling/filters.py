@@ -74,7 +74,7 @@ def has_room(request: SchedulingRequest, candidates: list[Candidate]) -> list[Ca
     the one with room would let the whole queue out.
     """
     room = request.room
-    return candidates if room is None else room.within(candidates) or candidates
+    return candidates if room is None else room.within(candidates, request.matched) or candidates
 
 
 def not_refusing(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:

@@ -320,7 +320,7 @@ class Scheduler:
         found, room = self._sample(candidates, request.adapter, steps, exclude), request.room
         if room is None or room.exists(found):
             return found
-        return room.within(candidates)[: self.profile.shortlist] or found
+        return room.within(candidates, {})[: self.profile.shortlist] or found
 
     def _sample(
         self, candidates: list[Candidate], adapter: str | None, steps: list[tuple[int, int]], exclude: Collection[str]

@@ -106,10 +106,17 @@ class Room:
         self.prefill_tokens = prefill_tokens
         self.requests = requests
 
-    def within(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Those that have less, and did not refuse work lately."""
+    def within(self, candidates: list[Candidate], matched: dict[int, int]) -> list[Candidate]:
+        """Those that have less, and did not refuse work lately. A prompt may also wait behind fewer tokens than an
+        endpoint's cache saves it (`matched`, by slot): it is no later there, and computes less."""
         tokens, requests = self.prefill_tokens, self.requests
-        return [c for c in candidates if c.prefill_tokens < tokens and c.requests < requests and c.pressure < 1.0]
+        return [
+            c
+            for c in candidates
+            if c.requests < requests
+            and c.pressure < 1.0
+            and (c.prefill_tokens < tokens or c.prefill_tokens < matched.get(c.slot, 0))
+        ]
 
     def exists(self, candidates: list[Candidate]) -> bool:
         """Whether there is one. Asked at every event while requests wait: a call for each candidate is seen."""

@@ -19,7 +19,7 @@ class TenantRow(Settings):
     name: str
     key_sha256: Digest | list[Digest]
     """Hex SHA-256 of the bearer key, or of each of several."""
-    weight: float = Field(default=1.0, gt=0)
+    weight: float = Field(default=1.0, ge=1e-3, le=1e3)
     priority: int = 0
     requests_per_s: float | None = Field(default=None, gt=0)
     tokens_per_min: float | None = Field(default=None, gt=0)
