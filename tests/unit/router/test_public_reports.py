@@ -10,9 +10,9 @@ HOT = "unit/core_scheduling/test_hot_spots.py"
 HASH = "unit/core_prefix_index/test_block_hash.py"
 SHAPES = "unit/router/test_body_shapes.py"
 BREAKER = "unit/core_flow_control/test_breaker.py"
-BYTES, FAIL, REFUSE, LORA, TENANTS, DISCOVERY, WHOLE = (
+BYTES, FAIL, REFUSE, LORA, TENANTS, QUEUE, DISCOVERY, WHOLE = (
     f"integration/router/test_router_{name}.py"
-    for name in ("bytes", "failures", "refusals", "lora", "tenants", "discovery", "reports")
+    for name in ("bytes", "failures", "refusals", "lora", "tenants", "queue", "discovery", "reports")
 )
 EVENTS = "unit/core_prefix_index/test_kv_events.py"
 DISAGGREGATION = "integration/router/test_router_disaggregation.py"
@@ -50,7 +50,7 @@ REPORTS = {
     "sglang#31206": (WHOLE, "a_half_open_breaker_ends_in_a_decision_under_many_requests"),
     "sglang#31206, alone": (BREAKER, "a_probe_that_never_ends_loses_its_place"),
     "sglang#15611": (FAIL, "an_unknown_model_is_404_and_a_known_one_without_endpoint_503"),
-    "llm-d-router#2047": (TENANTS, "what_waits_too_long_is_429_when_endpoints_exist"),
+    "llm-d-router#2047": (QUEUE, "what_waits_too_long_is_429_when_endpoints_exist"),
     "vllm-router#281": (TENANTS, "over_the_rate_is_429_with_a_true_retry_after"),
     "production-stack#634": (FAIL, "a_client_that_leaves_while_waiting_frees_the_engine"),
     "smg#2136": (FAIL, "a_client_that_leaves_while_waiting_frees_the_engine"),
