@@ -172,8 +172,8 @@ async def test_a_caller_takes_up_authorities_that_change_without_a_restart(
         trusted.write_bytes(ca)
         assert (await asyncio.to_thread(operator)) == {"status": "ok"}
         assert (await asyncio.to_thread(node)) == b'{"status":"ok"}'
-    for caller in callers:
-        caller.close()
+        for caller in callers:
+            caller.close()
 
 
 async def test_the_operator_and_nodes_know_a_service_at_a_pods_address_by_its_name(files: Path) -> None:
@@ -186,6 +186,7 @@ async def test_the_operator_and_nodes_know_a_service_at_a_pods_address_by_its_na
         for wrong in (Caller(30.0, None, ca), Caller(30.0, None, ca, "else.where"), Caller(30.0, None, None, NAME)):
             with pytest.raises(CallError, match=r"(?i)certificate"):
                 await asyncio.to_thread(wrong.json, "GET", url)
+            wrong.close()
         peer = HttpClient(timeout_s=30.0, ca_file=str(ca), tls_name=NAME)
         response = await asyncio.to_thread(peer.request, "GET", url, {})
         assert peer.read(response, 1000) == b'{"status":"ok"}'
@@ -194,6 +195,7 @@ async def test_the_operator_and_nodes_know_a_service_at_a_pods_address_by_its_na
             refused = HttpClient(timeout_s=30.0, ca_file=trusted, tls_name=name)
             with pytest.raises(TransientSourceError, match=r"(?i)certificate"):
                 await asyncio.to_thread(refused.request, "GET", url, {})
+            refused.close()
         assert await asyncio.to_thread(alive, str(port)) == 0
 
 
