@@ -167,6 +167,7 @@ class Disaggregation:
             ahead, begun = chosen.chosen.prefill_tokens, asyncio.get_running_loop().time()
             held.params = await self._prefilled(exchange, endpoint, ahead)
             endpoint.pace.learn(ahead, asyncio.get_running_loop().time() - begun)
+            gateway.endpoint_works(endpoint)
             self._count("done")
         except (ProbeError, NoAdapterError, NoParamsError) as error:
             why = self._failed(endpoint, error)
@@ -211,6 +212,7 @@ class Disaggregation:
             return missing
         status = error.status if isinstance(error, ProbeError) else None
         if status is not None and status < 500 and status != 429:
+            self._gateway.endpoint_works(endpoint)
             self._count("refused")
             return str(status)
         self._count("failed")

@@ -119,6 +119,8 @@ class Gateway:
             incoming.error = (413, f"the body is larger than {self.limits.body_bytes} bytes")
         elif self.tenants.enabled and path != HEALTH and (incoming.account or self._identified(incoming)) is None:
             incoming.error = (401, "send a valid key as `Authorization: Bearer <key>` or `x-api-key: <key>`")
+        elif path == HEALTH and (incoming.length or incoming.transfer is not None):
+            incoming.error = (413, "send no body to /health")  # it would take room from requests that show a key
         elif incoming.encoding not in (None, b"identity"):
             incoming.error = (415, "send the body without Content-Encoding")
         elif incoming.length is not None and self.buffered + incoming.length > self.limits.buffered_bytes:
@@ -247,9 +249,12 @@ class Gateway:
 
     def endpoint_answered(self, exchange: Exchange) -> None:
         """The first byte of an answer that is not a fault: 4xx is success."""
-        endpoint = exchange.endpoint
-        assert endpoint is not None
+        assert exchange.endpoint is not None
         self.prefilled(exchange)
+        self.endpoint_works(exchange.endpoint)
+
+    def endpoint_works(self, endpoint: Endpoint) -> None:
+        """It answered, and not with a fault."""
         endpoint.candidate.pressure = 0.0
         if endpoint.breaker.troubled:
             endpoint.breaker.success()

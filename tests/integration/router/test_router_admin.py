@@ -5,8 +5,10 @@ from typing import Any
 
 import httpx
 import orjson
+import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.integration.router.tenant_files import key, write
 from tonnage_router.app import build_app
 
 LONG = "word " * 500
@@ -100,6 +102,20 @@ async def test_health_is_told_on_the_data_port_too_and_needs_no_key(engines: Any
     assert (status, orjson.loads(body)["error"]["message"]) == (503, "no endpoint is healthy")
     assert not router.gateway.metrics.refused, "a probe is no refused request"
     assert (await health(b"POST"))[0] == 405
+
+
+@pytest.mark.parametrize(
+    "framing", [b"Content-Length: 1000000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\nf4240\r\n"]
+)
+async def test_health_without_a_key_takes_no_room_from_requests_that_have_one(
+    framing: bytes, engines: Any, route: Any, tmp_path: Path
+) -> None:
+    router = await route(await engines(), tenants_file=write(tmp_path, a={}), buffered_bytes=1_000_000)
+    client = await router.client()
+    client.writer.write(b"GET /health HTTP/1.1\r\nHost: r\r\n" + framing + b"x" * 999_999)
+    assert (await client.read()).status == 413
+    assert router.gateway.buffered == 0
+    assert (await router.post(b'{"model":"m"}', extra=key("a"))).status == 200
 
 
 async def test_readiness_follows_the_fleet_and_metrics_count_requests(engines: Any, route: Any) -> None:

@@ -1,6 +1,7 @@
 """Prefill and decode apart: two calls where it pays, one where not, and no client error either way."""
 
 import asyncio
+import time
 from typing import Any
 
 import orjson
@@ -182,6 +183,16 @@ async def test_whatever_the_prefill_endpoint_does_the_client_gets_its_answer(
     assert router.counters() == [(0, 0, 0), (0, 0, 0)]
     assert router.gateway.metrics.handovers == {"pays": 1, outcome: 1}
     assert bool(router.gateway.metrics.endpoint_failures) is blamed
+
+
+async def test_faults_of_first_calls_count_in_a_row_only(engines: Any, route: Any) -> None:
+    (prefill,), (decode,) = await engines(1, script=give_kv), await engines(1)
+    router = await start(route, prefill, decode)
+    breaker = router.gateway.fleet.by_id[f"127.0.0.1:{prefill.port}"].breaker
+    for _ in range(4):
+        breaker.fault(time.monotonic())
+    assert (await router.post(BODY)).status == 200
+    assert len(prefill.calls) == 1 and not breaker.troubled
 
 
 async def test_a_fault_of_the_routers_own_in_the_first_call_costs_no_request(
