@@ -74,11 +74,34 @@ def test_a_probe_that_never_ends_loses_its_place() -> None:
     assert breaker.allows(2.0)
 
 
+def test_what_failed_with_those_that_opened_it_makes_the_wait_no_longer() -> None:
+    breaker = opened()
+    for _ in range(60):
+        breaker.fault(0.1)
+    assert breaker.allows(1.0)
+    breaker.sent(1.0)
+    breaker.fault(1.1)
+    assert not breaker.allows(3.0) and breaker.allows(3.2)
+
+
+def test_a_pardoned_probe_neither_closes_it_nor_makes_anybody_wait() -> None:
+    breaker = opened()
+    breaker.sent(1.0)
+    for _ in range(5):
+        breaker.fault(1.1)
+        breaker.pardon()
+        assert not breaker.closed and breaker.allows(1.1)
+        breaker.sent(1.1)
+        assert not breaker.allows(1.2), "one at a time"
+    breaker.fault(1.2)
+    assert not breaker.allows(3.1) and breaker.allows(3.3), "twice the first wait"
+
+
 def test_the_wait_is_bounded() -> None:
     breaker = opened()
     for at in range(10):
-        breaker.fault(at * 10.0)
-    assert breaker.allows(90.0 + 4.0)
+        breaker.fault(at * 40.0)
+    assert not breaker.allows(360.0 + 3.9) and breaker.allows(360.0 + 4.0)
 
 
 def test_retries_are_a_share_of_requests_over_a_floor() -> None:

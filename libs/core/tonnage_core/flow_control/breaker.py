@@ -1,7 +1,8 @@
 """A circuit breaker: faults in a row open it, a wait half-opens it, one probe request decides.
 
 4xx is success (the engine answered). 429 and 503 are back-pressure: neutral here. A half-open probe that ends without a
-verdict gives its place back, and one that never ends loses it after the wait, so the breaker cannot stick.
+verdict gives its place back, and one that never ends loses it after the wait, so the breaker cannot stick. What was
+under way when it opened and fails too is no probe: it does not make the wait longer.
 """
 
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ class Breaker:
         """A fault: connection refused or cut, timeout, 5xx other than 503."""
         self._in_row += 1
         if self._opened_at is not None:
+            if self.state(now) is BreakerState.OPEN:
+                return
             self._current_wait_s = min(self.max_wait_s, 2 * self._current_wait_s)
         elif self._in_row >= self.faults:
             self._current_wait_s = self.wait_s
@@ -82,7 +85,11 @@ class Breaker:
         self._opened_at, self._probe_at = now, None
 
     def pardon(self) -> None:
-        """A fault was the request's own: it failed alike on another endpoint."""
+        """A fault was the request's own: it failed alike on another endpoint, or there is none. A breaker that other
+        faults opened waits no longer: the endpoint answers again."""
         self._in_row = max(0, self._in_row - 1)
         if self._in_row < self.faults:
             self._opened_at = self._probe_at = None
+        elif self._opened_at is not None:
+            self._opened_at -= self._current_wait_s
+            self._current_wait_s = max(self.wait_s, self._current_wait_s / 2)
