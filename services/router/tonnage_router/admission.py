@@ -89,8 +89,8 @@ class Admission:
         return bool(self._contention.get(model))
 
     def room_wanted(self, model: str) -> Room:
-        """What must be free where a request for the model goes. While tenants contend that is what let it go; else the
-        scorers say how much prompt a cached prefix is worth waiting behind."""
+        """What must be free where a request for the model goes, but for what its cached prefix saves there. While
+        tenants contend that is what let it go; else scorers say how much prompt a prefix is worth waiting behind."""
         return self._contended if self.contended(model) else self._places
 
     def submit(self, exchange: "Exchange") -> None:

@@ -68,10 +68,8 @@ async def test_while_others_send_too_a_flood_waits_here_and_not_in_the_engine(
 @pytest.mark.parametrize(
     ("limits", "taken"),
     [
-        (
-            {},
-            [1, 3],
-        ),  # the holder may have less ahead than the prefix saves: 5,000 tokens, of which a prompt adds 3,000
+        # The holder may have less ahead than the prefix saves: 5,000 tokens, of which a prompt adds 3,000.
+        ({}, [1, 3]),
         ({"contended_prefill_tokens": 10_000_000, "endpoint_requests": 2}, [2, 3]),
     ],
 )

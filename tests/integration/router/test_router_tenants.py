@@ -134,6 +134,8 @@ async def test_an_alias_is_rewritten_upstream(engines: Any, route: Any) -> None:
             f"tenants: [{{name: a, key_sha256: '{'0' * 64}'}}, {{name: b, key_sha256: ['{'0' * 64}']}}]",
             "a and b have the same key",
         ),
+        (f"tenants: [{{name: a, weight: 0, key_sha256: '{'0' * 64}'}}]", r"tenants\.0\.weight.*0\.001"),
+        (f"tenants: [{{name: a, weight: 5000, key_sha256: '{'0' * 64}'}}]", r"tenants\.0\.weight.*1000"),
     ],
 )
 def test_a_wrong_tenant_file_is_named(text: str, message: str, tmp_path: Path) -> None:

@@ -73,3 +73,17 @@ def test_the_last_room_of_a_large_fleet_is_found() -> None:
         assert decision is not None and decision.chosen is free
     decision = scheduler.decide(request(ROOM), CHAIN, 512, exclude={free.id})
     assert decision is not None and decision.chosen is not free, "where none has room one is chosen all the same"
+
+
+@pytest.mark.parametrize(("ahead", "waits"), [(SAVED - 1, True), (SAVED, False)])
+def test_a_large_fleets_holder_is_waited_for_though_none_looked_at_first_has_room(ahead: int, waits: bool) -> None:
+    scheduler = Scheduler(POLICIES["prefix"], random.Random(1))
+    for slot in range(64):
+        scheduler.add(Candidate(f"e{slot}", slot, prefill_tokens=SAVED), 1 << 20)
+    holder, *others = scheduler.candidates
+    scheduler.index.insert(CHAIN, holder.slot)
+    holder.prefill_tokens = ahead
+    others[40].prefill_tokens = 100
+    for _ in range(20):
+        decision = scheduler.decide(request(ROOM), CHAIN, 512)
+        assert decision is not None and decision.chosen is (holder if waits else others[40])

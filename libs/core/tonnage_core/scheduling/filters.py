@@ -68,7 +68,8 @@ def length_class(request: SchedulingRequest, candidates: list[Candidate]) -> lis
 
 
 def has_room(request: SchedulingRequest, candidates: list[Candidate]) -> list[Candidate]:
-    """Candidates that the request's `room` is on; all when none is.
+    """Candidates that the request's `room` is on, and those with less ahead than their cached prefix saves; all when
+    there is none.
 
     Whoever lets requests go as soon as some endpoint has room relies on it: scorers may prefer a full one, and then
     the one with room would let the whole queue out.

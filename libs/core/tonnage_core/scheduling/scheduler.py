@@ -309,7 +309,7 @@ class Scheduler:
     ) -> list[Candidate]:
         """Of those that take prompts of this length, holders of the longest prefixes and of the adapter, and a random
         sample: a decision's cost stays flat in the fleet's size, but where all of these are full the whole fleet is
-        looked at for room."""
+        looked at for room. Holders stay: the prompt may wait behind less than their prefixes save."""
         fitting = eligible.fitting(request, self.profile.length_filters)
         candidates = _without(fitting.candidates, exclude) if exclude else fitting.candidates
         if not candidates:
@@ -320,7 +320,9 @@ class Scheduler:
         found, room = self._sample(candidates, request.adapter, steps, exclude), request.room
         if room is None or room.exists(found):
             return found
-        return room.within(candidates, {})[: self.profile.shortlist] or found
+        free = room.within(candidates, {})
+        holders = self.profile.shortlist // HOLDERS_SHARE
+        return found[:holders] + free[: self.profile.shortlist - holders] if free else found
 
     def _sample(
         self, candidates: list[Candidate], adapter: str | None, steps: list[tuple[int, int]], exclude: Collection[str]
