@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import socket
-import time
 from typing import Any
 
 import orjson
@@ -63,23 +62,6 @@ async def test_requests_that_every_engine_fails_take_no_engine_from_others(
     assert [len(engine.calls) for engine in made] == calls
     assert all(endpoint.candidate.healthy for endpoint in router.gateway.fleet)
     assert (await router.post(b'{"model":"m"}')).status == 200
-
-
-async def test_a_last_endpoint_that_comes_back_is_not_kept_out_by_a_request_that_it_fails(
-    engines: Any, route: Any
-) -> None:
-    async def script(call: Any) -> None:
-        call.answer(b"{}", "500 Internal Server Error" if b"poison" in call.body else "200 OK")
-
-    router = await route(await engines(script=script))
-    (endpoint,) = router.gateway.fleet
-    for _ in range(5):
-        endpoint.breaker.fault(time.monotonic() - 60)  # its wait is over
-    for _ in range(3):
-        assert (await router.post(b'{"model":"m","user":"poison"}')).status == 500
-        assert endpoint.candidate.healthy
-    assert (await router.post(b'{"model":"m"}')).status == 200
-    assert endpoint.breaker.closed
 
 
 async def test_a_head_without_a_body_byte_does_not_stop_the_retry(engines: Any, route: Any) -> None:

@@ -1,6 +1,7 @@
 """Reports of other routers' users that need a whole router, beyond those the other files cover."""
 
 import asyncio
+import time
 from typing import Any
 
 import httpx
@@ -96,6 +97,23 @@ async def test_too_long_prompts_do_not_take_the_fleet_down(engines: Any, route: 
     for _ in range(60):
         assert (await router.post(b'{"model":"m","prompt":"long"}')).status == 400
     assert (await router.post(CHAT)).status == 200
+
+
+async def test_a_last_endpoint_that_comes_back_is_not_kept_out_by_a_request_that_it_fails(
+    engines: Any, route: Any
+) -> None:
+    async def script(call: Any) -> None:
+        call.answer(b"{}", "500 Internal Server Error" if b"poison" in call.body else "200 OK")
+
+    router = await route(await engines(script=script))
+    (endpoint,) = router.gateway.fleet
+    for _ in range(5):
+        endpoint.breaker.fault(time.monotonic() - 60)  # its wait is over
+    for _ in range(3):
+        assert (await router.post(b'{"model":"m","user":"poison"}')).status == 500
+        assert endpoint.candidate.healthy
+    assert (await router.post(b'{"model":"m"}')).status == 200
+    assert endpoint.breaker.closed
 
 
 async def test_a_half_open_breaker_ends_in_a_decision_under_many_requests(engines: Any, route: Any) -> None:
