@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.chart.tls_ends import tls_ends, tls_ends_of_the_last  # noqa: F401  # fixtures of every test here
 from tonnage_planner.fleet import Fleet
 from tonnage_planner.hooks.desired import DesiredReplicas
 from tonnage_planner.hooks.external_metrics import ROOT, build_external_metrics

@@ -20,6 +20,7 @@ import tonnage_coldstart.main
 import tonnage_gpu_agent.main
 import tonnage_operator.main
 import tonnage_planner.main
+from tests.chart.tls_ends import tls_ends, tls_ends_of_the_last  # noqa: F401  # fixtures of every test here
 from tonnage_bench.adapters.desk_http import HttpDesk
 from tonnage_bench.adapters.planner_http import post_points
 from tonnage_bench.errors import DeskError
