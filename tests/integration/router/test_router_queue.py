@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,16 @@ from tonnage_router.admission import Contention
 from tonnage_router.settings import EndpointSpec
 
 STREAM = b'{"model":"m","stream":true,"messages":[]}'
+
+
+def held_until(go: asyncio.Event) -> Callable[[Any], Awaitable[None]]:
+    """An engine's script: every request waits for `go`."""
+
+    async def held(call: Any) -> None:
+        await go.wait()
+        call.answer()
+
+    return held
 
 
 async def test_a_flood_of_one_tenant_leaves_anothers_turn(engines: Any, route: Any, tmp_path: Path) -> None:
@@ -108,11 +119,7 @@ async def test_an_idle_endpoint_for_long_prompts_lets_no_short_ones_out(
     """Each length class has a queue of its own: else room that short prompts cannot use would empty theirs."""
     go = asyncio.Event()
 
-    async def held(call: Any) -> None:
-        await go.wait()
-        call.answer()
-
-    short, long = await engines(2, script=held)
+    short, long = await engines(2, script=held_until(go))
     specs = [
         EndpointSpec(id="short", url=short.url, model="m", length_class=taker),
         EndpointSpec(id="long", url=long.url, model="m", length_class="long"),
@@ -212,11 +219,7 @@ async def test_what_waited_for_the_first_endpoint_queues_by_class_once_endpoints
 ) -> None:
     go = asyncio.Event()
 
-    async def held(call: Any) -> None:
-        await go.wait()
-        call.answer()
-
-    short, long = await engines(2, script=held)
+    short, long = await engines(2, script=held_until(go))
     router = await route([], ready=False, scale_from_zero=["m"], endpoint_requests=2)
     prompts = [asyncio.create_task(router.post(STREAM)) for _ in range(6)]
     await router.until(lambda: router.gateway.queue_lengths() == {"m": 6})
