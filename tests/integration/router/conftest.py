@@ -272,11 +272,12 @@ class Publisher:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.sockets: list[zmq.Socket[bytes]] = []
         self.numbers: list[int] = []
+        self.subscribed: set[int] = set()
         self.port = 0
 
     def bind(self, ranks: int = 1) -> int:
         for base in range(20_000, 60_000, 37):
-            made = [self.context.socket(zmq.PUB) for _ in range(ranks)]
+            made = [self.context.socket(zmq.XPUB) for _ in range(ranks)]
             try:
                 for rank, socket in enumerate(made):
                     socket.setsockopt(zmq.LINGER, 0)
@@ -290,6 +291,11 @@ class Publisher:
         raise OSError("no free ports")
 
     def send(self, payload: bytes, rank: int = 0) -> None:
+        """The subscription comes after the handshake by which a router calls its stream live: what is sent before it
+        is lost."""
+        if rank not in self.subscribed:
+            assert self.sockets[rank].poll(20_000), "no subscription came"
+            self.subscribed.add(rank)
         number, self.numbers[rank] = self.numbers[rank], self.numbers[rank] + 1
         self.sockets[rank].send_multipart([b"", number.to_bytes(8, "big"), payload])
 
