@@ -19,13 +19,14 @@ class EngineGauges:
     running_loras: frozenset[str] | None
 
 
-_NUMBER = rb"(?:\{[^}\n]*\})?[ \t]+(\S+)"
-_WAITING = re.compile(rb"^(?:vllm:num_requests_waiting|sglang:num_queue_reqs)" + _NUMBER, re.M)
-_RUNNING = re.compile(rb"^(?:vllm:num_requests_running|sglang:num_running_reqs)" + _NUMBER, re.M)
-_KV = re.compile(rb"^(?:vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc|sglang:token_usage)" + _NUMBER, re.M)
-_START = re.compile(rb"^process_start_time_seconds" + _NUMBER, re.M)
-_CONFIG = re.compile(rb"^vllm:cache_config_info\{([^}\n]*)\}", re.M)
-_LORA = re.compile(rb"^vllm:lora_requests_info\{([^}\n]*)\}[ \t]+(\S+)", re.M)
+_WAITING = (b"vllm:num_requests_waiting", b"sglang:num_queue_reqs")
+_RUNNING = (b"vllm:num_requests_running", b"sglang:num_running_reqs")
+_KV = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc", b"sglang:token_usage")
+_START = (b"process_start_time_seconds",)
+_CONFIG = (b"vllm:cache_config_info",)
+_LORA = (b"vllm:lora_requests_info",)
+_REST = re.compile(rb"(?:\{([^}\n]*)\})?[ \t]+(\S+)")
+"""Of a series' line, after its name: labels, value."""
 _LABEL = re.compile(rb'(\w+)="([^"]*)"')
 MAX_VALUE = 1e18
 """Nothing here comes near; sums of smaller values stay finite."""
@@ -33,9 +34,23 @@ _MAX_DIGITS = 18
 """More digits are no count of anything here, and Python refuses to read thousands of them."""
 
 
-def _values(pattern: re.Pattern[bytes], page: bytes) -> list[float]:
+def _series(names: tuple[bytes, ...], page: bytes) -> list[tuple[bytes, bytes]]:
+    """Labels and value of each series of these names. An engine's page has hundreds of lines and is read each second: a
+    pattern tried at every line takes twelve times as long as to search for the names."""
+    found = []
+    for name in names:
+        line = b"\n" + name
+        at = page.find(line)
+        while at >= 0:
+            if (match := _REST.match(page, at + len(line))) is not None:
+                found.append((match[1] or b"", match[2]))
+            at = page.find(line, at + 1)
+    return found
+
+
+def _values(names: tuple[bytes, ...], page: bytes) -> list[float]:
     """Every series' value; nothing when one is not a finite number from 0, since a sum without it would be wrong."""
-    values = [_number(match) for match in pattern.findall(page)]
+    values = [_number(value) for _, value in _series(names, page)]
     return [] if None in values else [value for value in values if value is not None]
 
 
@@ -53,6 +68,7 @@ def _count(text: bytes) -> int | None:
 
 def parse(page: bytes) -> EngineGauges:
     """Gauges of a metrics page; queues summed and KV use averaged over data-parallel ranks."""
+    page = b"\n" + page  # every line has its end before it
     waiting, running, kv, started = (_values(p, page) for p in (_WAITING, _RUNNING, _KV, _START))
     max_loras, running_loras = _loras(page)
     return EngineGauges(
@@ -68,7 +84,7 @@ def parse(page: bytes) -> EngineGauges:
 
 def _capacity(page: bytes) -> int | None:
     total = 0
-    for labels in _CONFIG.findall(page):
+    for labels, _ in _series(_CONFIG, page):
         found = dict(_LABEL.findall(labels))
         size, blocks = (_count(found.get(name, b"")) for name in (b"block_size", b"num_gpu_blocks"))
         if size is None or blocks is None:
@@ -81,7 +97,7 @@ def _loras(page: bytes) -> tuple[int | None, frozenset[str] | None]:
     """The newest `lora_requests_info` series (its value is a time): running and waiting adapters are in use."""
     newest: dict[bytes, bytes] | None = None
     newest_at = -1.0
-    for labels, value in _LORA.findall(page):
+    for labels, value in _series(_LORA, page):
         at = _number(value)
         if at is not None and at > newest_at:
             newest_at, newest = at, dict(_LABEL.findall(labels))

@@ -42,6 +42,8 @@ from tonnage_router.wire.answers import answer, error_object
 from tonnage_router.wire.incoming import Incoming
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tonnage_router.sharing import Sharing
     from tonnage_router.tracing import Tracer
     from tonnage_router.wire.client import ClientConnection
@@ -85,8 +87,8 @@ class Gateway:
         self.draining = False
         self.drained = asyncio.Event()
         """Set when the last request ends while draining."""
-        self.probe_wanted: set[str] = set()
-        """Endpoints whose health traffic has put in doubt: the prober looks at them next."""
+        self.probe_soon: Callable[[str], None] | None = None
+        """Told the id of an endpoint whose health traffic has put in doubt: the prober looks at it next."""
         self.prompts = PromptKeys(self)
         for spec in by_rank(settings.endpoints):
             self.add_endpoint(spec)
@@ -282,7 +284,8 @@ class Gateway:
             endpoint.candidate.pressure = 1.0
         elif kind != "adapter":
             endpoint.breaker.fault(time.monotonic())
-            self.probe_wanted.add(endpoint.id)
+            if self.probe_soon is not None:
+                self.probe_soon(endpoint.id)
             if kind == "connect":
                 endpoint.probe_ok = False
                 endpoint.probe_problem = "connection refused or timed out"

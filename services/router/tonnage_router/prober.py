@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from tonnage_router import engine_metrics
-from tonnage_router.adapters.http_call import call
+from tonnage_router.adapters.http_call import KeptConnection, call
 from tonnage_router.errors import ProbeError
 from tonnage_router.fleet import Endpoint
 from tonnage_router.gateway import Gateway
@@ -20,8 +20,8 @@ from tonnage_router.ranks import of_rank
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.1
-"""Between looks at which endpoints traffic wants probed now; the shortest rest of an endpoint's task."""
+SHORTEST_REST_S = 0.1
+"""Between two looks at an endpoint's health, however many of its requests fail meanwhile."""
 PROBE_TIMEOUT_S = 2.0
 FIRST_RETRY_S = 0.3
 """Between probes of an endpoint that is not healthy."""
@@ -37,14 +37,12 @@ class Prober:
         self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
         self._wanted: dict[str, asyncio.Event] = {}
         """By endpoint id: set when its next probe shall not wait."""
-        self._waking: asyncio.Task[None] | None = None
+        gateway.probe_soon = self._soon
 
     def follow(self) -> None:
         """Start probing new endpoints, stop probing gone ones."""
         self._observed.speeds()
         self._events.follow()
-        if self._waking is None:
-            self._waking = asyncio.get_running_loop().create_task(self._wake())
         current = set(self._gateway.fleet)
         for endpoint in [e for e in self._tasks if e not in current]:
             self._tasks.pop(endpoint).cancel()
@@ -56,43 +54,47 @@ class Prober:
         """Stop all probing and following."""
         self._events.stop()
         self._gateway.prompts.stop()
-        tasks = [*self._tasks.values(), *filter(None, [self._waking])]
+        tasks = list(self._tasks.values())
         self._tasks.clear()
-        self._waking = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _wake(self) -> None:
-        """One task looks for all: a thousand that woke ten times a second took a tenth of a core (11 us a time)."""
-        wanted = self._gateway.probe_wanted
-        while True:
-            while wanted:
-                if (event := self._wanted.get(wanted.pop())) is not None:
-                    event.set()
-            await asyncio.sleep(TICK_S)
+    def _soon(self, endpoint_id: str) -> None:
+        if (event := self._wanted.get(endpoint_id)) is not None:
+            event.set()
 
     async def _watch(self, endpoint: Endpoint) -> None:
+        metrics = KeptConnection(endpoint.host, endpoint.port)
+        try:
+            await self._look_again_and_again(endpoint, metrics)
+        finally:
+            metrics.close()
+
+    async def _look_again_and_again(self, endpoint: Endpoint, metrics: KeptConnection) -> None:
         settings = self._gateway.settings
         wanted = self._wanted[endpoint.id] = asyncio.Event()
-        health_due = models_due = metrics_due = time.monotonic()
+        health_due = models_due = metrics_due = looked = time.monotonic()
         while True:
             now = time.monotonic()
-            if now >= health_due or wanted.is_set():
+            if wanted.is_set():
                 wanted.clear()
+                health_due = min(health_due, looked + SHORTEST_REST_S)
+            if now >= health_due:
+                looked = now
                 await self.check_health(endpoint)
                 health_due = now + (settings.health_interval_s if endpoint.probe_ok else FIRST_RETRY_S)
             if now >= models_due and endpoint.probe_ok:
                 await self.read_models(endpoint)
                 models_due = now + settings.models_interval_s
             if settings.metrics_interval_s and now >= metrics_due and endpoint.probe_ok:
-                await self.read_metrics(endpoint)
+                await self.read_metrics(endpoint, metrics)
                 metrics_due = now + settings.metrics_interval_s
             due = [health_due]
             if endpoint.probe_ok:
                 due += [models_due] + [metrics_due] * bool(settings.metrics_interval_s)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(TICK_S, min(due) - time.monotonic())):
+                async with asyncio.timeout(max(SHORTEST_REST_S, min(due) - time.monotonic())):
                     await wanted.wait()
 
     async def check_health(self, endpoint: Endpoint) -> None:
@@ -134,10 +136,10 @@ class Prober:
         endpoint.listed = entries
         self._observed.models(endpoint, listed_models(endpoint))
 
-    async def read_metrics(self, endpoint: Endpoint) -> None:
+    async def read_metrics(self, endpoint: Endpoint, kept: KeptConnection) -> None:
         """GET /metrics: queue, KV use, capacity. Unknown stays unknown; old values expire."""
         try:
-            answer = await call(endpoint.host, endpoint.port, "/metrics", timeout_s=PROBE_TIMEOUT_S)
+            answer = await kept.get("/metrics", timeout_s=PROBE_TIMEOUT_S)
             gauges = (
                 engine_metrics.parse(of_rank(answer.body, endpoint.spec.data_parallel_rank))
                 if answer.status == 200

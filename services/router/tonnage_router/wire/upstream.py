@@ -19,6 +19,9 @@ NO_BODY: Final = frozenset({204, 304})
 OK: Final = b"HTTP/1.1 200 OK\r\n"
 NOT_TEXT: Final = bytes(range(9)) + bytes(range(10, 32)) + b"\x7f"
 """What the parser takes in a reason phrase and RFC 9112 section 4 does not: clients refuse it."""
+LINED: Final = 4096
+CHUNK_LINES: Final = [b"%x\r\n" % size for size in range(LINED)]
+"""Of chunks by their size: to write one anew for each token is seen. Larger chunks go through the parser."""
 
 
 class UpstreamConnection:
@@ -290,4 +293,4 @@ class UpstreamConnection:
 def _one_chunk(data: bytes) -> bool:
     """Whether `data`, from a chunk's border on, is one whole chunk and not the last, framed as this router frames."""
     size = len(data) - data.find(b"\r\n") - 4
-    return size > 0 and data.startswith(b"%x\r\n" % size) and data.endswith(b"\r\n")
+    return 0 < size < LINED and data.startswith(CHUNK_LINES[size]) and data.endswith(b"\r\n")

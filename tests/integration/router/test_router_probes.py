@@ -1,0 +1,70 @@
+"""What engines are asked besides requests: over how many connections, how soon after a failure, how often at most."""
+
+import asyncio
+import time
+from typing import Any
+
+from tonnage_router.prober import SHORTEST_REST_S
+
+
+def watched(engine: Any) -> list[tuple[bytes, Any]]:
+    """Path and connection of each call that is no request, as they come."""
+    seen: list[tuple[bytes, Any]] = []
+    plain = engine._control
+
+    def control(call: Any) -> bool:
+        known = bool(plain(call))
+        if known:
+            seen.append((call.head.split(b" ")[1], call.writer))
+        return known
+
+    engine._control = control
+    return seen
+
+
+async def test_gauges_are_read_over_one_connection_and_health_over_new_ones(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    engine.metrics = b"vllm:num_requests_waiting 3\n"
+    seen = watched(engine)
+    router = await route([engine], metrics_interval_s=0.1, health_interval_s=0.1)
+    await router.until(lambda: sum(path == b"/metrics" for path, _ in seen) >= 5)
+    (endpoint,) = router.gateway.fleet
+    assert endpoint.candidate.waiting == 3
+    assert len({connection for path, connection in seen if path == b"/metrics"}) == 1
+    health = [connection for path, connection in seen if path == b"/health"]
+    assert len(set(health)) == len(health) > 1, "an engine that takes no connection any more is not healthy"
+
+
+async def test_an_engine_that_closes_idle_connections_is_asked_on(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    engine.metrics = b"vllm:num_requests_waiting 1\n"
+    seen = watched(engine)
+    router = await route([engine], metrics_interval_s=0.1)
+    (endpoint,) = router.gateway.fleet
+    for waiting in (1, 2, 3):
+        engine.metrics = b"vllm:num_requests_waiting %d\n" % waiting
+        await router.until(lambda waiting=waiting: endpoint.candidate.waiting == waiting)
+        for _, connection in seen:
+            connection.transport.abort()
+
+
+async def test_a_failed_request_has_its_endpoint_looked_at_soon(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    seen = watched(engine)
+    router = await route([engine])  # health is due each 30 s
+    before = len(seen)
+    router.gateway.endpoint_failed(next(iter(router.gateway.fleet)), "cut")
+    await router.until(lambda: any(path == b"/health" for path, _ in seen[before:]))
+
+
+async def test_a_flood_of_failures_is_no_flood_of_probes(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    seen = watched(engine)
+    router = await route([engine])
+    (endpoint,) = router.gateway.fleet
+    before, begun = len(seen), time.monotonic()
+    for _ in range(200):
+        router.gateway.endpoint_failed(endpoint, "cut")
+        await asyncio.sleep(0.002)
+    looks = sum(path == b"/health" for path, _ in seen[before:])
+    assert 1 <= looks <= (time.monotonic() - begun) / SHORTEST_REST_S + 2

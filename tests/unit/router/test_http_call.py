@@ -1,0 +1,182 @@
+"""Small calls to engines: one connection kept for many, and every way in which an answer can be cut."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from tonnage_router.adapters.http_call import KeptConnection, call
+from tonnage_router.errors import ProbeError
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+Answer = Callable[[asyncio.StreamWriter, int], Awaitable[None]]
+
+
+class Engine:
+    """Answers each request head by `answer(writer, number of the request)`."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.heads: list[bytes] = []
+        self.answer: Answer = self.ok
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def ok(self, writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(OK)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.writers.append(writer)
+        try:
+            while True:
+                self.heads.append(await reader.readuntil(b"\r\n\r\n"))
+                await self.answer(writer, len(self.heads))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[tuple[Engine, int]]:
+    made = Engine()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    yield made, server.sockets[0].getsockname()[1]
+    server.close()
+    for writer in made.writers:
+        writer.transport.abort()
+
+
+async def test_calls_go_over_one_connection(engine: tuple[Engine, int]) -> None:
+    seen, port = engine
+    kept = KeptConnection("127.0.0.1", port)
+    for _ in range(5):
+        answer = await kept.get("/metrics", timeout_s=20)
+        assert (answer.status, answer.body) == (200, b"ok")
+    assert (seen.connections, len(seen.heads)) == (1, 5)
+    assert b"connection: close" not in seen.heads[0]
+    kept.close()
+    await kept.get("/metrics", timeout_s=20)
+    assert seen.connections == 2
+    kept.close()
+
+
+async def test_a_connection_that_the_engine_closed_meanwhile_is_made_anew(engine: tuple[Engine, int]) -> None:
+    seen, port = engine
+    kept = KeptConnection("127.0.0.1", port)
+    await kept.get("/metrics", timeout_s=20)
+
+    async def closes(writer: asyncio.StreamWriter, number: int) -> None:
+        if number == 2:
+            writer.transport.abort()
+        else:
+            writer.write(OK)
+
+    seen.answer = closes
+    assert (await kept.get("/metrics", timeout_s=20)).body == b"ok"
+    assert (seen.connections, len(seen.heads)) == (2, 3)
+    kept.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok", "closed before the end of its answer"),
+        (b"HTTP/1.1 200 OK\r\nconte", "closed before the end of its answer"),
+        (b"", "closed without an answer"),
+        (b"no http\r\n\r\n", "Expected HTTP/"),
+        (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", "GET /health: "),
+    ],
+)
+async def test_what_is_no_whole_answer_is_said(engine: tuple[Engine, int], answer: bytes, problem: str) -> None:
+    seen, port = engine
+
+    async def cut(writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(answer)
+        writer.close()
+
+    seen.answer = cut
+    with pytest.raises(ProbeError, match=problem):
+        await call("127.0.0.1", port, "/health", timeout_s=20)
+    with pytest.raises(ProbeError, match=problem):
+        await KeptConnection("127.0.0.1", port).get("/health", timeout_s=20)
+
+
+async def test_a_kept_connection_cut_in_an_answer_is_a_problem_and_the_next_call_a_new_one(
+    engine: tuple[Engine, int],
+) -> None:
+    seen, port = engine
+    kept = KeptConnection("127.0.0.1", port)
+    await kept.get("/metrics", timeout_s=20)
+
+    async def cut(writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(OK[:-1])
+        writer.close()
+
+    seen.answer = cut
+    with pytest.raises(ProbeError, match="closed before the end"):
+        await kept.get("/metrics", timeout_s=20)
+    assert len(seen.heads) == 2, "what was half answered is not asked again"
+    seen.answer = seen.ok
+    assert (await kept.get("/metrics", timeout_s=20)).body == b"ok"
+    kept.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\n\r\nok",
+        OK + OK,
+        OK + b"more",
+    ],
+    ids=["says so", "without a length", "a second answer", "bytes after it"],
+)
+async def test_a_connection_that_cannot_be_used_again_is_not(engine: tuple[Engine, int], answer: bytes) -> None:
+    seen, port = engine
+
+    async def once(writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(answer)
+        if b"content-length" not in answer:
+            writer.close()
+
+    seen.answer = once
+    kept = KeptConnection("127.0.0.1", port)
+    for _ in range(3):
+        assert (await kept.get("/metrics", timeout_s=20)).body == b"ok"
+    assert seen.connections == 3
+    kept.close()
+
+
+async def test_an_interim_answer_is_not_the_answer(engine: tuple[Engine, int]) -> None:
+    seen, port = engine
+
+    async def twice(writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" + OK)
+
+    seen.answer = twice
+    answer = await call("127.0.0.1", port, "/health", timeout_s=20)
+    assert (answer.status, answer.body) == (200, b"ok")
+
+
+async def test_silence_ends_in_time_and_leaves_nothing(engine: tuple[Engine, int]) -> None:
+    seen, port = engine
+
+    async def silent(writer: asyncio.StreamWriter, number: int) -> None:
+        if number > 2:
+            writer.write(OK)
+
+    seen.answer = silent
+    kept = KeptConnection("127.0.0.1", port)
+    with pytest.raises(ProbeError, match=r"GET /metrics: no answer in 0.05 s"):
+        await call("127.0.0.1", port, "/metrics", timeout_s=0.05)
+    with pytest.raises(ProbeError, match=r"GET /metrics: no answer in 0.05 s"):
+        await kept.get("/metrics", timeout_s=0.05)
+    assert (await kept.get("/metrics", timeout_s=20)).body == b"ok"
+    assert seen.connections == 3
+    kept.close()
+
+
+async def test_nobody_there_is_said() -> None:
+    with pytest.raises(ProbeError, match="GET /metrics: "):
+        await KeptConnection("127.0.0.1", 1).get("/metrics", timeout_s=20)
