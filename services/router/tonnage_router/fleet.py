@@ -108,6 +108,20 @@ class Fleet:
     def __len__(self) -> int:
         return len(self.by_id)
 
+    def idle_because(self) -> str | None:
+        """Why no endpoint takes a request, whatever its model; None: one does."""
+        if any(c.healthy for model in self.seen_models for c in self.scheduler.eligible(model)):
+            return None
+        healthy = [endpoint.candidate for endpoint in self if endpoint.candidate.healthy]
+        if not healthy:
+            return "no endpoint is healthy"
+        left = [candidate for candidate in healthy if not candidate.draining]
+        if not left:
+            return "every healthy endpoint drains"
+        if all(candidate.role == "prefill" for candidate in left):
+            return "every healthy endpoint that does not drain has the role prefill"
+        return "no healthy endpoint lists a model, or the policy's filters keep none"
+
     def add(self, spec: EndpointSpec, breaker: "Breaker") -> Endpoint:
         """Take an endpoint in, not healthy until a probe says so. `SettingsError` for a second one of the same id."""
         slot = next(n for n in range(len(self.by_slot) + 1) if n not in self.by_slot)

@@ -396,6 +396,4 @@ class Gateway:
         """Why the router cannot take requests, or None."""
         if self.draining:
             return "draining"
-        if self.settings.scale_from_zero or any(endpoint.candidate.healthy for endpoint in self.fleet):
-            return None
-        return "no endpoint is healthy"
+        return None if self.settings.scale_from_zero else self.fleet.idle_because()

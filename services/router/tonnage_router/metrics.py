@@ -292,7 +292,7 @@ def _endpoint_gauges(gateway: "Gateway | None") -> Iterable[Metric]:
     index = gateway.scheduler.index if gateway else PrefixIndex()
     told = gateway.scheduler.exact if gateway else ExactIndex()
     for name, text, rows in (
-        ("endpoint_up", "1 when the endpoint takes requests", [(e, float(c.healthy)) for e, c in endpoints]),
+        ("endpoint_up", "1 when healthy, draining or not", [(e, float(c.healthy)) for e, c in endpoints]),
         ("endpoint_draining", "1 while draining", [(e, float(c.draining)) for e, c in endpoints]),
         ("endpoint_requests", "Requests in flight", [(e, float(c.requests)) for e, c in endpoints]),
         ("endpoint_load_tokens", "Work in flight, in prefill tokens", [(e, c.load_tokens) for e, c in endpoints]),

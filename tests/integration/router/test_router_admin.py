@@ -137,6 +137,53 @@ async def test_readiness_follows_the_fleet_and_metrics_count_requests(engines: A
         assert (await client.get("/admin/queue")).json()["pools"][0]["requests"] == 0
 
 
+PREFILL_ONLY = "every healthy endpoint that does not drain has the role prefill"
+
+
+@pytest.mark.parametrize(
+    ("roles", "drained", "waited_for", "reason"),
+    [
+        (["both", "both"], 1, [], None),
+        (["both", "both"], 2, [], "every healthy endpoint drains"),
+        (["both", "both"], 2, ["m"], None),
+        (["prefill", "prefill"], 0, [], PREFILL_ONLY),
+        (["decode", "prefill"], 1, [], PREFILL_ONLY),
+        (["prefill", "decode"], 1, [], None),
+        ([], 0, [], "no endpoint is healthy"),
+    ],
+)
+async def test_a_router_whose_endpoints_take_nothing_new_is_not_ready(
+    roles: list[str], drained: int, waited_for: list[str], reason: str | None, engines: Any, route: Any
+) -> None:
+    made = await engines(len(roles))
+    listed = [{"url": engine.url, "model": "m", "role": role} for engine, role in zip(made, roles, strict=True)]
+    router = await route(made, endpoints=listed, scale_from_zero=waited_for)
+    for endpoint in list(router.gateway.fleet)[:drained]:
+        router.gateway.fleet.drain(endpoint)
+    client = await router.client()
+    client.writer.write(b"GET /health HTTP/1.1\r\nHost: r\r\n\r\n")
+    told = await client.read()
+    async with admin(router) as admins:
+        ready = await admins.get("/readyz")
+    assert told.status == ready.status_code == (503 if reason else 200)
+    if reason is None:
+        return
+    assert orjson.loads(told.body)["error"]["message"] == ready.json()["reason"] == reason
+    assert (await router.post(chat("x"))).status in (404, 503), "it answers nobody"
+
+
+async def test_an_engine_that_lists_no_model_makes_no_router_ready(engines: Any, route: Any) -> None:
+    (engine,) = await engines(listed=[{"parent": "no id"}])
+    router = await route([engine], endpoints=[{"url": engine.url}])
+    assert router.gateway.not_ready() == "no healthy endpoint lists a model, or the policy's filters keep none"
+    assert (await router.post(chat("x"))).status == 404
+    engine.listed = []
+    for endpoint in router.gateway.fleet:
+        await router.service.prober.read_models(endpoint)
+    assert router.gateway.not_ready() is None
+    assert (await router.post(chat("x"))).status == 200
+
+
 async def test_the_engines_gauges_are_polled_expire_and_show_a_restart(engines: Any, route: Any) -> None:
     (engine,) = await engines()
     page = b"vllm:kv_cache_usage_perc 0.5\nvllm:num_requests_waiting 3\nprocess_start_time_seconds %d\n"
