@@ -89,9 +89,12 @@ class Disaggregation:
         if chosen is None:
             return False
         prefill = self._gateway.fleet.by_slot[chosen.chosen.slot]
-        running = self._first_call(exchange, self._held[exchange], chosen, prefill)
-        task = self._held[exchange].task = asyncio.get_running_loop().create_task(running)
-        task.add_done_callback(_told)
+        held = self._held[exchange]
+        self._gateway.sending(prefill, held)
+        running = self._first_call(exchange, held, chosen, prefill)
+        held.task = asyncio.get_running_loop().create_task(running)
+        held.task.add_done_callback(_told)
+        held.task.add_done_callback(lambda _: prefill.breaker.neutral(held))
         return True
 
     def params(self, exchange: "Exchange", endpoint: "Endpoint") -> bytes | None:
@@ -156,7 +159,6 @@ class Disaggregation:
         moved.relieve()
         if exchange.chain and gateway.fleet.by_slot.get(chosen.chosen.slot) is endpoint:
             gateway.scheduler.index.insert(exchange.chain, chosen.chosen.slot)
-        endpoint.requests += 1
         model, why = str(exchange.facts.model), "failed"
         endpoint.residency.begin_use(model)
         if exchange.trace is not None:
@@ -170,7 +172,7 @@ class Disaggregation:
             gateway.endpoint_works(endpoint)
             self._count("done")
         except (ProbeError, NoAdapterError, NoParamsError) as error:
-            why = self._failed(endpoint, error)
+            why = self._failed(endpoint, error, held)
         finally:
             endpoint.residency.end_use(model)
             if held.params is None:
@@ -201,11 +203,12 @@ class Disaggregation:
             raise NoParamsError(f"{endpoint.id} answered without kv_transfer_params: start it with a KV connector")
         return params
 
-    def _failed(self, endpoint: "Endpoint", error: TonnageError) -> str:
+    def _failed(self, endpoint: "Endpoint", error: TonnageError, held: _Held) -> str:
         """4xx is the client's matter and a missing parameter the operator's; the rest counts against the endpoint.
         Returns the status or the kind of failure."""
         if isinstance(error, NoParamsError):
             self._mute[endpoint.candidate.id] = asyncio.get_running_loop().time() + MUTE_S
+            self._gateway.endpoint_works(endpoint)
         if isinstance(error, NoAdapterError | NoParamsError):
             missing = "no_params" if isinstance(error, NoParamsError) else "no_adapter"
             self._count(missing)
@@ -217,7 +220,7 @@ class Disaggregation:
             return str(status)
         self._count("failed")
         kind = "connect" if status is None else "backpressure" if status in (429, 503) else "status"
-        self._gateway.endpoint_failed(endpoint, kind)
+        self._gateway.endpoint_failed(endpoint, kind, held)
         return kind if status is None else str(status)
 
 

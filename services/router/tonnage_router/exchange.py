@@ -210,7 +210,7 @@ class Exchange:
         endpoint, gateway = self.endpoint, self.gateway
         assert endpoint is not None
         backpressure = upstream.status in (429, 503)
-        gateway.endpoint_failed(endpoint, "backpressure" if backpressure else "status")
+        gateway.endpoint_failed(endpoint, "backpressure" if backpressure else "status", self)
         if not backpressure:
             self._suspect(endpoint)
         if not gateway.may_retry(self):
@@ -299,7 +299,7 @@ class Exchange:
     def _attempt_failed(self, kind: str) -> None:
         endpoint, gateway = self.endpoint, self.gateway
         assert endpoint is not None
-        gateway.endpoint_failed(endpoint, kind)
+        gateway.endpoint_failed(endpoint, kind, self)
         if gateway.may_retry(self):
             self._again(f"{endpoint.id}: {kind}")
         else:
@@ -330,7 +330,7 @@ class Exchange:
     def _cut(self, upstream: "UpstreamConnection", kind: str) -> None:
         """The engine died in the middle of its answer: say so in a stream, and never end it as if it were whole."""
         assert self.endpoint is not None
-        self.gateway.endpoint_failed(self.endpoint, kind)
+        self.gateway.endpoint_failed(self.endpoint, kind, self)
         leave = self.client.abort
         if upstream.event_stream and self._chunked:
             event = error_event(f"upstream_{kind}", self.incoming.path)

@@ -229,17 +229,21 @@ class Gateway:
             return "held"
         reservation = self.scheduler.take(request, decision, exchange.chain, exchange.exact)
         endpoint = self.fleet.by_slot[decision.chosen.slot]
-        endpoint.requests += 1
-        if not endpoint.breaker.closed:
-            endpoint.breaker.sent(time.monotonic())
-            self.refresh(endpoint)
+        self.sending(endpoint, exchange)
         self._count_decision(exchange, decision, time.perf_counter() - begun)
         return decision, reservation, endpoint
 
+    def sending(self, endpoint: Endpoint, by: object) -> None:
+        """A request goes to the endpoint. Where its breaker is half-open no other does until it is known how `by`
+        ended."""
+        endpoint.requests += 1
+        if not endpoint.breaker.closed:
+            endpoint.breaker.sent(time.monotonic(), by)
+            self.refresh(endpoint)
+
     def _count_decision(self, exchange: Exchange, decision: Decision, seconds: float) -> None:
         metrics = self.metrics
-        key = (self.profile.name, decision.reason)
-        metrics.decisions[key] = metrics.decisions.get(key, 0) + 1
+        metrics.count(metrics.decisions, (self.profile.name, decision.reason))
         metrics.predicted_prompt_tokens += exchange.prompt_tokens
         metrics.predicted_hit_tokens += decision.matched_tokens
         metrics.choice.observe(seconds)
@@ -273,16 +277,15 @@ class Gateway:
         reservation.first_token()
         self.admission.room_freed()
 
-    def endpoint_failed(self, endpoint: Endpoint, kind: str) -> None:
-        """An attempt failed: backpressure, adapter, status, connect, closed, cut, timeout or protocol."""
-        key = (endpoint.id, kind)
-        failures = self.metrics.endpoint_failures
-        failures[key] = failures.get(key, 0) + 1
+    def endpoint_failed(self, endpoint: Endpoint, kind: str, by: object) -> None:
+        """The attempt `by` failed: backpressure, adapter, status, connect, closed, cut, timeout or protocol."""
+        self.metrics.count(self.metrics.endpoint_failures, (endpoint.id, kind))
         endpoint.failures += 1
         if kind == "backpressure":
-            endpoint.breaker.neutral()
             endpoint.candidate.pressure = 1.0
-        elif kind != "adapter":
+        if kind in ("backpressure", "adapter"):
+            endpoint.breaker.neutral(by)
+        else:
             endpoint.breaker.fault(time.monotonic())
             if self.probe_soon is not None:
                 self.probe_soon(endpoint.id)
@@ -348,8 +351,8 @@ class Gateway:
         self.admission.room_freed()
         if self.holding is not None:
             self.holding.ended(exchange)
-        if outcome == "client_gone" and endpoint is not None and not endpoint.breaker.closed:
-            endpoint.breaker.neutral()
+        if outcome == "client_gone" and endpoint is not None:
+            endpoint.breaker.neutral(exchange)
         self.access_log.write(exchange, outcome, duration)
         if self.tracer is not None:
             self.tracer.ended(exchange, outcome, duration)

@@ -185,6 +185,83 @@ async def test_whatever_the_prefill_endpoint_does_the_client_gets_its_answer(
     assert bool(router.gateway.metrics.endpoint_failures) is blamed
 
 
+@pytest.mark.parametrize("script", [know_nothing_of_kv, answer_no_json, object_to_it])
+async def test_an_answer_without_kv_is_an_answer_and_closes_the_breaker(engines: Any, route: Any, script: Any) -> None:
+    (prefill,), (decode,) = await engines(1, script=script), await engines(1)
+    router = await start(route, prefill, decode)
+    endpoint = half_open(router, prefill)
+    assert (await router.post(BODY)).status == 200
+    assert len(prefill.calls) == 1 and endpoint.breaker.closed and endpoint.candidate.healthy
+
+
+def half_open(router: Any, engine: Any) -> Any:
+    """The engine's endpoint, after faults that are long enough ago for one request to go there."""
+    endpoint = router.gateway.fleet.by_id[f"127.0.0.1:{engine.port}"]
+    for _ in range(endpoint.breaker.faults):
+        endpoint.breaker.fault(time.monotonic() - 4000.0)
+    endpoint.breaker._current_wait_s = 3000.0  # nor does the probe lose its place within the test
+    router.gateway.refresh(endpoint)
+    assert endpoint.candidate.healthy
+    return endpoint
+
+
+@pytest.mark.parametrize("good", [True, False])
+async def test_a_half_open_prefill_endpoint_gets_one_first_call_until_that_has_ended(
+    engines: Any, route: Any, good: bool
+) -> None:
+    go = asyncio.Event()
+
+    async def wait(call: Any) -> None:
+        await go.wait()
+        await (give_kv(call) if good else cut(call))
+
+    (prefill,), (decode,) = await engines(1, script=wait), await engines(1)
+    router = await start(route, prefill, decode)
+    endpoint, clients = half_open(router, prefill), [await router.client() for _ in range(3)]
+    for client in clients:
+        client.send(BODY)
+    await router.until(lambda: len(prefill.calls) == 1 and len(decode.calls) == 2)
+    assert router.gateway.metrics.handovers == {"pays": 1, "no_endpoint": 2}
+    go.set()
+    assert [(await client.read()).status for client in clients] == [200] * 3
+    assert (endpoint.breaker.closed, endpoint.candidate.healthy) == (good, good)
+    router.gateway.scheduler.index.clear_slot(1)
+    assert (await router.post(BODY)).status == 200
+    assert len(prefill.calls) == 1 + good
+
+
+async def test_a_half_open_prefill_endpoints_place_is_free_again_when_the_client_leaves(
+    engines: Any, route: Any
+) -> None:
+    (prefill,), (decode,) = await engines(1, script=say_nothing), await engines(1)
+    router = await start(route, prefill, decode)
+    endpoint, client = half_open(router, prefill), await router.client()
+    client.send(BODY)
+    await router.until(lambda: len(prefill.calls) == 1)
+    assert not endpoint.candidate.healthy
+    client.close()
+    await router.until(lambda: endpoint.candidate.healthy)
+    assert not endpoint.breaker.closed, "nothing is known of it yet"
+
+
+async def test_a_first_call_that_ends_before_it_has_begun_gives_its_place_back(engines: Any, route: Any) -> None:
+    (prefill,), (decode,) = await engines(1, script=give_kv), await engines(1)
+    router = await start(route, prefill, decode)
+    endpoint, apart = half_open(router, prefill), router.gateway.disaggregation
+    holds = apart.holds
+
+    def and_leaves(exchange: Any, chosen: Any) -> bool:
+        found = holds(exchange, chosen)
+        exchange.client_gone()
+        return bool(found)
+
+    apart.holds = and_leaves
+    (await router.client()).send(BODY)
+    await router.until(lambda: router.gateway.metrics.outcomes == {"client_gone": 1})
+    await router.until(lambda: endpoint.candidate.healthy)
+    assert prefill.calls == [] == decode.calls
+
+
 async def test_faults_of_first_calls_count_in_a_row_only(engines: Any, route: Any) -> None:
     (prefill,), (decode,) = await engines(1, script=give_kv), await engines(1)
     router = await start(route, prefill, decode)

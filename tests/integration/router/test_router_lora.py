@@ -1,6 +1,7 @@
 """Adapters: found where they are, loaded where they are not, one load at a time, the least used leaving first."""
 
 import asyncio
+import time
 from typing import Any
 
 import orjson
@@ -68,14 +69,30 @@ async def test_the_least_recently_used_adapter_makes_room(engines: Any, route: A
     assert next(iter(router.gateway.fleet)).candidate.adapters == {"lora-0", "lora-2"}
 
 
-async def test_a_load_that_fails_is_tried_elsewhere_without_opening_the_breaker(engines: Any, route: Any) -> None:
-    async def refuses(call: Any) -> None:
-        if b"_lora_adapter" in call.head.split(b"\r\n")[0]:
-            call.answer(b'{"error":{"message":"no such path"}}', "404 Not Found")
-        else:
-            call.answer()
+async def refuses_to_load(call: Any) -> None:
+    if b"_lora_adapter" in call.head.split(b"\r\n")[0]:
+        call.answer(b'{"error":{"message":"no such path"}}', "404 Not Found")
+    else:
+        call.answer()
 
-    (bad,) = await engines(script=refuses)
+
+async def test_a_load_that_fails_says_nothing_of_a_half_open_endpoint_and_keeps_nobody_from_it(
+    engines: Any, route: Any
+) -> None:
+    router = await route(await engines(script=refuses_to_load), adapters=ADAPTERS)
+    (endpoint,) = router.gateway.fleet
+    breaker = endpoint.breaker
+    for _ in range(breaker.faults):
+        breaker.fault(time.monotonic() - 30.0)
+    breaker._current_wait_s = 20.0
+    assert (await router.post(body("lora-1"))).status == 502
+    assert not breaker.closed and endpoint.candidate.healthy
+    assert (await router.post(body("m"))).status == 200
+    assert breaker.closed
+
+
+async def test_a_load_that_fails_is_tried_elsewhere_without_opening_the_breaker(engines: Any, route: Any) -> None:
+    (bad,) = await engines(script=refuses_to_load)
     (good,) = await engines(script=engine_with_adapters)
     router = await route([bad, good], adapters=ADAPTERS)
     for number in range(6):

@@ -68,6 +68,15 @@ def test_a_probe_without_a_verdict_gives_its_place_back() -> None:
     assert breaker.allows(1.1)
 
 
+def test_another_request_without_a_verdict_does_not_free_the_probes_place() -> None:
+    breaker, before, probe = opened(), object(), object()
+    breaker.sent(1.0, probe)
+    breaker.neutral(before)
+    assert not breaker.allows(1.1)
+    breaker.neutral(probe)
+    assert breaker.allows(1.1)
+
+
 def test_a_probe_that_never_ends_loses_its_place() -> None:
     breaker = opened()
     breaker.sent(1.0)

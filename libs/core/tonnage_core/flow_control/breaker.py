@@ -28,6 +28,8 @@ class Breaker:
     _opened_at: float | None = None
     _current_wait_s: float = 0.0
     _probe_at: float | None = None
+    _probe: object = None
+    """Who sent it."""
 
     @property
     def closed(self) -> bool:
@@ -57,19 +59,21 @@ class Breaker:
             return self._probe_at is None or now >= self._probe_at + self._current_wait_s
         return state is BreakerState.CLOSED
 
-    def sent(self, now: float) -> None:
-        """A request goes out; in the half-open state it is the probe."""
+    def sent(self, now: float, by: object = None) -> None:
+        """The request `by` goes out; in the half-open state it is the probe."""
         if self._opened_at is not None:
-            self._probe_at = now
+            self._probe_at, self._probe = now, by
 
     def success(self) -> None:
         """An answer below 500 came: closed again."""
         self._in_row = 0
-        self._opened_at = self._probe_at = None
+        self._opened_at = self._probe_at = self._probe = None
 
-    def neutral(self) -> None:
-        """No verdict: back-pressure, or the client left."""
-        self._probe_at = None
+    def neutral(self, by: object = None) -> None:
+        """The request `by` ended without a verdict: back-pressure, or the client left. The probe's place is free if it
+        was that."""
+        if self._probe is by:
+            self._probe_at = self._probe = None
 
     def fault(self, now: float) -> None:
         """A fault: connection refused or cut, timeout, 5xx other than 503."""
@@ -82,14 +86,14 @@ class Breaker:
             self._current_wait_s = self.wait_s
         else:
             return
-        self._opened_at, self._probe_at = now, None
+        self._opened_at, self._probe_at, self._probe = now, None, None
 
     def pardon(self) -> None:
         """A fault was the request's own: it failed alike on another endpoint, or there is none. A breaker that other
         faults opened waits no longer: the endpoint answers again."""
         self._in_row = max(0, self._in_row - 1)
         if self._in_row < self.faults:
-            self._opened_at = self._probe_at = None
+            self._opened_at = self._probe_at = self._probe = None
         elif self._opened_at is not None:
             self._opened_at -= self._current_wait_s
             self._current_wait_s = max(self.wait_s, self._current_wait_s / 2)
