@@ -1,4 +1,5 @@
 import random
+import sys
 from collections import Counter
 
 import pytest
@@ -8,6 +9,7 @@ from tonnage_core.scheduling import (
     POLICIES,
     Candidate,
     Reason,
+    Room,
     Scheduler,
     SchedulingError,
     SchedulingRequest,
@@ -145,6 +147,48 @@ def test_a_session_stays_until_its_home_is_overloaded() -> None:
     assert moved is not None
     assert moved[0].chosen is not home
     assert moved[0].reason is Reason.OVERLOADED_HOME
+
+
+@pytest.mark.parametrize("full", [{"requests": 4}, {"pressure": 1.0}])
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(("policy", "reason"), [("session", Reason.SESSION), ("consistent_hash", Reason.HASH)])
+def test_a_key_whose_home_is_full_is_said_to_have_left_it(
+    policy: str, reason: Reason, count: int, full: dict[str, float]
+) -> None:
+    """The picker never sees it: filters take out what has no room or refuses work."""
+    scheduler = fleet(count, policy)
+    for number in range(20):
+        request = SchedulingRequest("m", 1000, session=b"%d" % number, room=Room(sys.maxsize, 4))
+        found = scheduler.decide(request, [], 1)
+        assert found is not None and found.reason is reason
+        home = found.chosen
+        usual = {name: getattr(home, name) for name in full}
+        for name, value in full.items():
+            setattr(home, name, value)
+        moved = scheduler.decide(request, [], 1)
+        assert moved is not None
+        assert (moved.chosen is home, moved.reason) == (False, Reason.OVERLOADED_HOME)
+        keyless = scheduler.decide(SchedulingRequest("m", 1000, room=request.room), [], 1)
+        assert keyless is not None and keyless.reason in (Reason.LOAD, Reason.ONLY)
+        for name, value in usual.items():
+            setattr(home, name, value)
+
+
+def test_a_key_has_its_home_among_those_that_take_prompts_so_long() -> None:
+    scheduler = fleet(4, "session")
+    for candidate in scheduler.candidates:
+        candidate.length_class = "long" if candidate.id in ("e0", "e1") else "short"
+    scheduler.changed()
+    for number in range(20):
+        request = SchedulingRequest("m", 1000, session=b"%d" % number)
+        found = scheduler.decide(request, [], 1)
+        assert found is not None and found.chosen.id in ("e2", "e3")
+        assert found.reason is Reason.SESSION
+        found.chosen.pressure = 1.0
+        moved = scheduler.decide(request, [], 1)
+        assert moved is not None and moved.chosen.id in ("e2", "e3")
+        assert moved.reason is Reason.OVERLOADED_HOME
+        found.chosen.pressure = 0.0
 
 
 def test_a_hashed_key_moves_only_when_its_own_endpoint_goes() -> None:

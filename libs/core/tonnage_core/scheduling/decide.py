@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from tonnage_core.scheduling.pickers import home_of
 from tonnage_core.scheduling.profile import Profile
 from tonnage_core.scheduling.types import Candidate, Decision, Reason, SchedulingRequest
 
@@ -31,10 +32,28 @@ def schedule(
     if not prefiltered:
         for keep in profile.static_filters:
             candidates = keep(request, candidates)
+    eligible = candidates
     for keep in profile.request_filters:
         candidates = keep(request, candidates)
-    if len(candidates) < 2:
-        return _only(request, candidates[0]) if candidates else None
+    if not candidates:
+        return None
+    decision = _picked(request, candidates, profile, rng) if len(candidates) > 1 else _only(request, candidates[0])
+    if len(candidates) < len(eligible) and _left_home(request, decision.chosen, eligible, profile):
+        decision.reason = Reason.OVERLOADED_HOME
+    return decision
+
+
+def _left_home(request: SchedulingRequest, chosen: Candidate, eligible: list[Candidate], profile: Profile) -> bool:
+    """Whether filters that look at load took the home of the request's key, of those that take prompts this long."""
+    key = profile.picker.key(request) if profile.picker.key is not None else None
+    if key is None:
+        return False
+    for keep in profile.length_filters:
+        eligible = keep(request, eligible)
+    return home_of(key, eligible) is not chosen
+
+
+def _picked(request: SchedulingRequest, candidates: list[Candidate], profile: Profile, rng: "Random") -> Decision:
     columns, totals = score(request, candidates, profile)
     index, reason = profile.picker.pick(request, candidates, totals, rng)
     chosen = candidates[index]

@@ -29,19 +29,22 @@ within 2 % in 14 of 15 pairs; placed by load alone in 7 of 15.
 """
 
 Pick = Callable[[SchedulingRequest, list[Candidate], list[float], "Random"], tuple[int, Reason | None]]
+Key = Callable[[SchedulingRequest], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Picker:
     """`pick` returns an index into the candidates and, where the picker alone decides, the reason.
 
-    `scored`: it needs totals. `whole_fleet`: it must see every candidate, not a shortlist.
+    `scored`: it needs totals. `whole_fleet`: it must see every candidate, not a shortlist. `key`: what it hashes to a
+    home, whether or not the home has room.
     """
 
     name: str
     scored: bool
     whole_fleet: bool
     pick: Pick
+    key: Key | None = None
 
 
 def max_random_ties(
@@ -141,19 +144,35 @@ def session(
     request: SchedulingRequest, candidates: list[Candidate], totals: list[float], rng: "Random"
 ) -> tuple[int, Reason | None]:
     """The session's home while its load is bounded; without a session, the highest total."""
-    if request.session is None:
+    key = session_key(request)
+    if key is None:
         return max_random_ties(request, candidates, totals, rng)
-    return _bounded_home(request.session, candidates, Reason.SESSION)
+    return _bounded_home(key, candidates, Reason.SESSION)
+
+
+def session_key(request: SchedulingRequest) -> bytes | None:
+    """What `session` hashes."""
+    return request.session
 
 
 def consistent_hash(
     request: SchedulingRequest, candidates: list[Candidate], totals: list[float], rng: "Random"
 ) -> tuple[int, Reason | None]:
     """The home of the session or, without one, of the prompt's beginning, while its load is bounded."""
-    key = request.session or request.prefix_key
+    key = hash_key(request)
     if key is None:
         return max_random_ties(request, candidates, totals, rng)
     return _bounded_home(key, candidates, Reason.HASH)
+
+
+def hash_key(request: SchedulingRequest) -> bytes | None:
+    """What `consistent_hash` hashes."""
+    return request.session or request.prefix_key
+
+
+def home_of(key: bytes, candidates: list[Candidate]) -> Candidate:
+    """Where `key` belongs among `candidates`, whatever their load."""
+    return max(candidates, key=lambda c: chain(key, c.id.encode()))
 
 
 def _bounded_home(key: bytes, candidates: list[Candidate], reason: Reason) -> tuple[int, Reason]:
@@ -174,7 +193,7 @@ PICKERS: dict[str, Picker] = {
         Picker("content_home", True, False, content_home),
         Picker("power_of_two", True, True, power_of_two),
         Picker("round_robin", False, True, round_robin),
-        Picker("session", True, True, session),
-        Picker("consistent_hash", True, True, consistent_hash),
+        Picker("session", True, True, session, session_key),
+        Picker("consistent_hash", True, True, consistent_hash, hash_key),
     )
 }
