@@ -127,13 +127,15 @@ class Admission:
             gateway.holding.let_go(exchange)
             self._enqueue(pool, exchange, time.monotonic())
 
-    def _enqueue(self, pool: Pool, exchange: "Exchange", now: float, waited_s: float = 0.0) -> None:
+    def _enqueue(self, pool: Pool, exchange: "Exchange", now: float) -> None:
+        """To the pool's queue, for what is left of the time that the request may wait here, held or queued."""
         if exchange.trace is not None:
             exchange.trace.queued()
         account = exchange.account
         tenant = account.spec.name if account else NO_TENANT
         weight, priority = (account.spec.weight, account.spec.priority) if account else (1.0, 0)
         cost = max(1.0, float(exchange.prompt_tokens))
+        waited_s, exchange.admission = time.perf_counter() - exchange.started, None
         deadline = now + exchange.incoming.may_wait_s(self._gateway.settings.queue_ttl_s) - waited_s
         full = not pool.queue.push(exchange, tenant, cost=cost, deadline=deadline, weight=weight, priority=priority)
         if full:
@@ -199,7 +201,7 @@ class Admission:
     def _part(self, pool: Pool, now: float) -> None:
         """Some endpoints take one length class alone by now: what waits goes to the queues of its classes."""
         for exchange in pool.queue.drain():
-            self._enqueue(self._pool(exchange), exchange, now, time.perf_counter() - exchange.started)
+            self._enqueue(self._pool(exchange), exchange, now)
 
     def _release_one(self, pool: Pool, now: float) -> bool:
         """Dispatch the pool's next request if there is room; False when there is none, or nothing waits."""

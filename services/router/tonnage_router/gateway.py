@@ -44,6 +44,7 @@ from tonnage_router.wire.incoming import Incoming
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tonnage_router.body.usage import Usage
     from tonnage_router.sharing import Sharing
     from tonnage_router.tracing import Tracer
     from tonnage_router.wire.client import ClientConnection
@@ -227,6 +228,8 @@ class Gateway:
             return None
         if self.holding is not None and self.holding.holds(exchange, request, decision):
             return "held"
+        if self.admission.slo.enabled:
+            self.admission.slo.chosen(exchange)
         reservation = self.scheduler.take(request, decision, exchange.chain, exchange.exact)
         endpoint = self.fleet.by_slot[decision.chosen.slot]
         self.sending(endpoint, exchange)
@@ -234,8 +237,7 @@ class Gateway:
         return decision, reservation, endpoint
 
     def sending(self, endpoint: Endpoint, by: object) -> None:
-        """A request goes to the endpoint. Where its breaker is half-open no other does until it is known how `by`
-        ended."""
+        """A request goes to the endpoint; to a half-open one no other does until it is known how `by` ended."""
         endpoint.requests += 1
         if not endpoint.breaker.closed:
             endpoint.breaker.sent(time.monotonic(), by)
@@ -345,7 +347,7 @@ class Gateway:
         if self.disaggregation is not None:
             self.disaggregation.forget(exchange)
         if exchange.usage is not None:
-            self._learn(exchange)
+            self._learn(exchange, exchange.usage)
         if exchange.grant is not None:
             self._settle(exchange, exchange.grant)
         self.admission.room_freed()
@@ -373,9 +375,7 @@ class Gateway:
         self.metrics.count(self.metrics.tenant_tokens, (name,), used)
         self.metrics.count(self.metrics.tenant_requests, (name,))
 
-    def _learn(self, exchange: Exchange) -> None:
-        usage = exchange.usage
-        assert usage is not None
+    def _learn(self, exchange: Exchange, usage: "Usage") -> None:
         self.metrics.count_tokens(
             exchange.facts.pool, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0
         )

@@ -59,14 +59,14 @@ class Holding:
         if self._held.full or waited_s >= exchange.incoming.may_wait_s(self._longest_s):
             return False
         pace = self._gateway.fleet.by_slot[chosen.slot].pace.tokens_per_s
-        return rule.has_time(exchange.prompt_tokens, chosen, waited_s, pace)
+        return rule.has_time(exchange.prompt_tokens, chosen, waited_s, pace, decision.matched_tokens)
 
     def _rule_of(self, exchange: "Exchange") -> HoldRule:
         return self._rules.get(exchange.facts.pool, self._rule)
 
     def _hold(self, exchange: "Exchange", decision: "Decision") -> None:
         if not exchange.held_at:
-            exchange.held_at = time.perf_counter()
+            exchange.held_at, exchange.admission = time.perf_counter(), None
             if exchange.trace is not None:
                 exchange.trace.held()
         limit_s = self._rule_of(exchange).slo.ttft_limit_ms(exchange.prompt_tokens) / 1e3

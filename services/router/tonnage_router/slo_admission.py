@@ -27,30 +27,40 @@ class SloAdmission:
         self._refusals: deque[dict[str, Any]] = deque(maxlen=REFUSALS_KEPT)
 
     def admits(self, exchange: "Exchange", pool: str, queued_s: float) -> bool:
-        """Whether some endpoint can begin the answer in time, `queued_s` of waiting here included; else the request is
-        answered 429 with the time to come back."""
-        slo = self._by_pool.get(pool, self._default)
-        if slo is None:
-            return True
-        limit_s = slo.ttft_limit_ms(exchange.prompt_tokens) / 1e3
-        verdict = judge(self._forecasts(exchange, pool, queued_s), limit_s)
-        if verdict.admitted or verdict.best is None or verdict.retry_after_s is None:
+        """Whether some endpoint can begin the answer in time, `queued_s` of waiting in the queue included; else the
+        request is answered 429 with the time to come back. Asked once, when a request comes: whether it will be held is
+        no matter, since nothing is held until it is late."""
+        verdict = self._verdict(exchange, pool, queued_s)
+        if verdict is None or verdict.admitted or verdict.best is None or verdict.retry_after_s is None:
             exchange.admission = verdict
             return True
         self._refuse(exchange, verdict, verdict.best, verdict.retry_after_s)
         return False
 
+    def chosen(self, exchange: "Exchange") -> None:
+        """The request is about to go to an endpoint. After a wait, or elsewhere before, what was forecast for it when
+        it came is no longer true."""
+        if exchange.admission is None or exchange.failures:
+            exchange.admission = self._verdict(exchange, exchange.facts.pool, 0.0)
+
+    def _verdict(self, exchange: "Exchange", pool: str, queued_s: float) -> TtftVerdict | None:
+        slo = self._by_pool.get(pool, self._default)
+        if slo is None:
+            return None
+        limit_s = slo.ttft_limit_ms(exchange.prompt_tokens) / 1e3
+        return judge(self._forecasts(exchange, pool, queued_s), limit_s)
+
     def _forecasts(self, exchange: "Exchange", pool: str, queued_s: float) -> list[Forecast]:
         gateway = self._gateway
         candidates, tokens = gateway.eligible(pool), exchange.prompt_tokens
-        by_slot = gateway.fleet.by_slot
+        by_slot, waited_s = gateway.fleet.by_slot, time.perf_counter() - exchange.started
         measured = {c.id: by_slot[c.slot].pace.tokens_per_s for c in candidates if by_slot[c.slot].pace.known}
         speeds = paces(measured, {c.id: c.gpu_speed for c in candidates})
         matched = gateway.scheduler.known_tokens(
             exchange.chain, candidates, exchange.tokens_per_block, tokens, exchange.exact
         )
         return [
-            Forecast(c.id, c.prefill_tokens, max(1, tokens - matched.get(c.slot, 0)), speeds[c.id], queued_s)
+            Forecast(c.id, c.prefill_tokens, max(1, tokens - matched.get(c.slot, 0)), speeds[c.id], queued_s, waited_s)
             for c in candidates
         ]
 
@@ -87,6 +97,7 @@ def explained(verdict: TtftVerdict) -> dict[str, Any]:
         "forecasts": [
             {
                 "endpoint": f.endpoint,
+                "waited_ms": round(f.waited_s * 1e3, 3),
                 "queued_ms": round(f.queued_s * 1e3, 3),
                 "ahead_tokens": f.ahead_tokens,
                 "uncached_tokens": f.uncached_tokens,

@@ -1,6 +1,7 @@
 """Prompts held back for answers in flight, over loopback: when they go out, what is told of it, who is never held."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -142,6 +143,21 @@ async def test_a_held_request_waits_for_an_endpoint_where_there_may_soon_be_one(
     router.gateway.fleet.set_healthy(endpoint, True)
     gate.opened.set()
     assert [(await client.read()).status for client in (first, second)] == [200, 200]
+
+
+async def test_a_held_request_has_one_time_to_live_and_no_second_one_in_the_queue(engines: Any, route: Any) -> None:
+    _, router, first, second, gate = await held_one(engines, route, scale_from_zero=["m"], queue_ttl_s=30)
+    (endpoint,), admission = router.gateway.fleet, router.gateway.admission
+    (exchange,) = (each for each in router.gateway.active if each.held_at)
+    exchange.started -= 30.0
+    router.gateway.fleet.set_healthy(endpoint, False)
+    router.gateway.holding.sweep()
+    assert (len(router.gateway.holding), admission.waiting) == (0, 1)
+    admission.sweep(time.monotonic())
+    assert admission.waiting == 0
+    assert (await second.read()).status == 503
+    gate.opened.set()
+    assert (await first.read()).status == 200
 
 
 async def test_held_prompts_that_find_no_room_take_their_turn_in_the_queue(engines: Any, route: Any) -> None:

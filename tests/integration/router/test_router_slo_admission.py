@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import orjson
+import pytest
 from prometheus_client import CollectorRegistry
 
 from tonnage_router.app import build_app
@@ -12,10 +13,10 @@ from tonnage_router.settings import SloSpec
 TEXT = "every word of this prompt is new and counts for about one token of four bytes "
 
 
-def chat(name: str, tokens: int, *, stream: bool = False) -> bytes:
+def chat(name: str, tokens: int, **fields: Any) -> bytes:
     """A prompt of about `tokens` tokens that no other `name` begins like."""
     words = f"{name} " * 40 + TEXT * (4 * tokens // len(TEXT))
-    return orjson.dumps({"model": "m", "messages": [{"role": "user", "content": words}], "stream": stream})
+    return orjson.dumps({"model": "m", "messages": [{"role": "user", "content": words}], **fields})
 
 
 def measured(router: Any, tokens_per_s: float) -> None:
@@ -125,3 +126,106 @@ async def test_the_limit_of_one_model_leaves_the_others_alone(engines: Any, rout
     for name in ("a", "b"):
         (await router.client()).send(chat(name, 3000))
     await router.until(lambda: router.counters()[0][0] == 2)
+
+
+async def a_second_behind_a_first(router: Any, engine: Any, tokens: int) -> tuple[Any, Any, Any]:
+    """Both clients, and the second's exchange, which waits in the router for the first, a short answer."""
+    first, second = await router.client(), await router.client()
+    first.send(chat("a", 10, max_tokens=5))
+    await router.until(lambda: len(engine.calls) == 1)
+    second.send(chat("b", tokens, max_tokens=50))
+    await router.until(lambda: len(router.gateway.active) == 2)
+    (exchange,) = (each for each in router.gateway.active if each.endpoint is None)
+    return first, second, exchange
+
+
+async def latest_forecast(router: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    decision = (await asked(router, "/admin/decisions"))["decisions"][0]
+    (forecast,) = decision["admission"]["forecasts"]
+    return decision, forecast
+
+
+def one_by_one(opened: asyncio.Event) -> Any:
+    """An engine's script: only the first request waits for `opened`."""
+
+    async def script(call: Any) -> None:
+        if len(call.engine.calls) == 1:
+            await opened.wait()
+        call.answer()
+
+    return script
+
+
+async def test_a_prompt_that_may_be_held_is_not_refused_for_it_and_is_held_no_longer_than_it_can_be(
+    engines: Any, route: Any
+) -> None:
+    """5 of its 10 s are its own; for 6 it would be held by its share."""
+    opened = asyncio.Event()
+    (engine,) = await engines(script=one_by_one(opened))
+    router = await route([engine], slo=SloSpec(ttft_ms=10_000, admit=True))
+    measured(router, 4000.0)
+    first, second, exchange = await a_second_behind_a_first(router, engine, 20_000)
+    assert exchange.held_at and not router.gateway.admission.slo.document()
+    exchange.started -= 4.7
+    exchange.held_at -= 4.7
+    router.gateway.holding.sweep()
+    assert (await second.read()).status == 200, "the answer in flight has not ended"
+    decision, forecast = await latest_forecast(router)
+    assert 4700 <= decision["held_ms"] <= forecast["waited_ms"] + 0.001
+    assert forecast["ttft_ms"] == pytest.approx(forecast["waited_ms"] + 5000, rel=0.02)
+    assert forecast["ttft_ms"] < 10_000 and forecast["queued_ms"] == 0
+    assert forecast["ahead_tokens"] < 100, "without its own"
+    opened.set()
+    assert (await first.read()).status == 200
+
+
+async def test_what_is_forecast_of_a_request_that_was_queued_counts_its_wait(engines: Any, route: Any) -> None:
+    opened = asyncio.Event()
+    (engine,) = await engines(script=one_by_one(opened))
+    router = await route([engine], endpoint_requests=1, slo=SloSpec(ttft_ms=20_000, admit=True))
+    measured(router, 4000.0)
+    first, second, exchange = await a_second_behind_a_first(router, engine, 2000)
+    assert router.gateway.admission.waiting == 1
+    exchange.started -= 25.0
+    opened.set()
+    assert [(await client.read()).status for client in (first, second)] == [200, 200], "it was let in"
+    _, forecast = await latest_forecast(router)
+    assert forecast["waited_ms"] >= 25_000 and forecast["ttft_ms"] >= forecast["waited_ms"] + 500
+
+
+async def test_what_is_forecast_of_a_request_that_failed_elsewhere_counts_that_time(engines: Any, route: Any) -> None:
+    async def fail_late(call: Any) -> None:
+        (exchange,) = router.gateway.active
+        exchange.started -= 3.0
+        call.answer(status="500 Internal Server Error" if sum(len(each.calls) for each in made) == 1 else "200 OK")
+
+    made = await engines(2, script=fail_late)
+    router = await route(made, slo=SloSpec(ttft_ms=20_000, admit=True))
+    measured(router, 4000.0)
+    assert (await router.post(chat("a", 2000))).status == 200
+    rows = (await asked(router, "/admin/decisions"))["decisions"]
+    waited = [row["admission"]["forecasts"][0]["waited_ms"] for row in rows]
+    assert waited[0] >= 3000 > waited[1]
+
+
+async def test_the_time_to_measure_a_prompt_counts_but_makes_none_late_by_itself(
+    engines: Any, route: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = asyncio.Event()
+    (engine,) = await engines(script=one_by_one(opened))
+    router = await route([engine], slo=SloSpec(ttft_ms=2000, admit=True))
+    measured(router, 1000.0)
+    measure = router.gateway.prompts.measure
+
+    def slowly(exchange: Any, then: Any) -> None:
+        exchange.started -= 1.5
+        measure(exchange, then)
+
+    monkeypatch.setattr(router.gateway.prompts, "measure", slowly)
+    first = await router.client()
+    first.send(chat("a", 1000))
+    await router.until(lambda: len(engine.calls) == 1)
+    refused = await router.post(chat("b", 100))
+    assert (refused.status, refused.header(b"retry-after")) == (429, b"1")
+    opened.set()
+    assert (await first.read()).status == 200, "nothing was ahead of it"

@@ -35,6 +35,13 @@ def test_a_prompt_longer_than_the_limit_is_not_refused_for_its_own_length() -> N
     assert judge([Forecast("busy", 3000, 50_000, 1000.0)], 2.0).retry_after_s == 3
 
 
+def test_what_a_request_has_waited_counts_but_refuses_none_that_would_be_first() -> None:
+    waited = Forecast("e", 1500, 300, 1000.0, queued_s=0.1, waited_s=0.5)
+    assert waited.ttft_s == pytest.approx(2.4)
+    assert judge([waited], 2.5).admitted and not judge([waited], 2.3).admitted
+    assert judge([Forecast("idle", 0, 300, 1000.0, waited_s=60.0)], 2.0).reach is Reach.IN_TIME
+
+
 def test_an_endpoint_of_unknown_pace_refuses_nobody() -> None:
     late, unknown = Forecast("late", 90_000, 1000, 1000.0), Forecast("new", 90_000, 1000, None)
     assert judge([late, unknown], 2.0).reach is Reach.UNKNOWN

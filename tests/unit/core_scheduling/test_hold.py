@@ -40,6 +40,16 @@ def test_a_prompt_waits_for_its_share_of_the_limit_and_what_is_ahead_counts_as_w
     assert not HoldRule(rule.slo, share=0).has_time(LONG, free, 0.0, 8_000)
 
 
+def test_nothing_is_held_until_it_is_late_by_its_own_length() -> None:
+    """10,000 tokens at 8,000 a second, of 2 s: a share of 0.6 would leave 0.8 s for 1.25."""
+    rule, free = HoldRule(Slo(2000, 50)), Candidate("free", 0)
+    waits = [rule.has_time(10_000, free, waited_s, 8_000) for waited_s in (0.0, 0.45, 0.55, 0.7)]
+    assert waits == [True, True, False, False]
+    assert rule.has_time(10_000, free, 0.8, 8_000), "it is late anyway"
+    assert rule.has_time(10_000, free, 0.7, 8_000, cached_tokens=9_000)
+    assert not rule.has_time(10_000, Candidate("busy", 0, prefill_tokens=1_000), 0.45, 8_000)
+
+
 def test_a_tight_limit_leaves_no_time_to_look_again_and_nothing_waits() -> None:
     free = Candidate("free", 0)
     waits = [n for n in (1, 400, 500, 510, 2000) if HoldRule(Slo(n, 50)).has_time(LONG, free, 0.0, 8_000)]

@@ -266,7 +266,7 @@ class Fleet:
         if rule is None or self._held.full or not breaks_answers(asked, decision.chosen):
             return False
         pace = self._replicas[slot].pace.tokens_per_s
-        if not rule.has_time(request.input_length, decision.chosen, now - arrival, pace):
+        if not rule.has_time(request.input_length, decision.chosen, now - arrival, pace, decision.matched_tokens):
             return False
         self._held.add((request, arrival), slot, arrival + rule.slo.ttft_limit_ms(request.input_length) / 1e3)
         return True

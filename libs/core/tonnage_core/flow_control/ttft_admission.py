@@ -23,14 +23,15 @@ class Reach(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A request's first token on one endpoint. `tokens_per_s` None is unknown; `queued_s` is the wait before it is
-    sent anywhere."""
+    """A request's first token on one endpoint. `tokens_per_s` None is unknown; `queued_s` is the wait that it still has
+    before it is sent anywhere, `waited_s` what it has waited already."""
 
     endpoint: str
     ahead_tokens: int
     uncached_tokens: int
     tokens_per_s: float | None
     queued_s: float = 0.0
+    waited_s: float = 0.0
 
     @property
     def compute_s(self) -> float | None:
@@ -39,10 +40,10 @@ class Forecast:
 
     @property
     def ttft_s(self) -> float | None:
-        """Seconds until the first token."""
+        """Seconds from the request's arrival to its first token."""
         if self.tokens_per_s is None:
             return None
-        return self.queued_s + (self.ahead_tokens + self.uncached_tokens) / self.tokens_per_s
+        return self.waited_s + self.queued_s + (self.ahead_tokens + self.uncached_tokens) / self.tokens_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,15 @@ class TtftVerdict:
 
 def judge(forecasts: Sequence[Forecast], limit_s: float) -> TtftVerdict:
     """Whether any of `forecasts` is within `limit_s`. The wait for others is held against a request, never the length
-    of its own prompt: one that takes longer than the limit by itself is in time where nothing is ahead of it. An
-    endpoint whose pace is unknown may be in time, so it refuses nobody."""
+    of its own prompt nor the time it has spent here: one that takes longer than the limit by itself is in time where
+    nothing is ahead of it. An endpoint whose pace is unknown may be in time, so it refuses nobody."""
     found = tuple(forecasts)
     known = [(f.ttft_s, f.compute_s, f) for f in found]
-    sure = [(ttft, ttft - max(limit_s, own), f) for ttft, own, f in known if ttft is not None and own is not None]
+    sure = [
+        (ttft, ttft - max(limit_s, f.waited_s + own), f)
+        for ttft, own, f in known
+        if ttft is not None and own is not None
+    ]
     best = min(sure, key=lambda row: row[0])[2] if sure else None
     if any(late <= 0 for _, late, _ in sure):
         return TtftVerdict(Reach.IN_TIME, limit_s, found, best)

@@ -35,18 +35,29 @@ def breaks_answers(request: SchedulingRequest, chosen: Candidate) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HoldRule:
-    """How long a prompt waits, of requests with the limits `slo`: for `share` of their TTFT limit at most."""
+    """How long a prompt waits, of requests with the limits `slo`: for `share` of their TTFT limit at most, and not so
+    long that it is late."""
 
     slo: Slo
     share: float = HOLD_SHARE
 
-    def has_time(self, prompt_tokens: int, chosen: Candidate, waited_s: float, prefill_tokens_per_s: float) -> bool:
+    def has_time(
+        self,
+        prompt_tokens: int,
+        chosen: Candidate,
+        waited_s: float,
+        prefill_tokens_per_s: float,
+        cached_tokens: int = 0,
+    ) -> bool:
         """Whether a prompt that came `waited_s` ago may wait on rather than go to `chosen`: what the endpoint has to
         compute before it counts as waiting too. It may go `RETRY_S` later than it must, and as much is left to the
-        engine: under a limit of twice that nothing waits."""
+        engine: under a limit of twice that nothing waits. Nor does what is in time now but for so long a wait; what is
+        late anyway has nothing to lose."""
         limit_s = self.slo.ttft_limit_ms(prompt_tokens) / 1e3
         longest_s = min(self.share * limit_s, limit_s - 2 * RETRY_S)
-        return waited_s + chosen.prefill_tokens / prefill_tokens_per_s < longest_s
+        begun_s = waited_s + chosen.prefill_tokens / prefill_tokens_per_s
+        slack_s = limit_s - begun_s - (prompt_tokens - cached_tokens) / prefill_tokens_per_s
+        return begun_s < longest_s and not 0 <= slack_s < RETRY_S
 
 
 class HeldPrompts(Generic[T]):
