@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -109,6 +110,32 @@ async def test_a_flood_goes_where_room_let_it_go_and_not_all_to_the_prefix_it_sh
     assert sorted(len(engine.calls) for engine in made) == taken
     go.set()
     assert {await task for task in flood} == {200}
+    assert router.counters() == [(0, 0, 0), (0, 0, 0)]
+
+
+async def test_tenants_contend_for_a_model_whatever_length_class_they_send(
+    engines: Any, route: Any, tmp_path: Path
+) -> None:
+    """The limits of contention hold in both queues, though each sees one tenant alone."""
+    go = asyncio.Event()
+    made = await engines(2, script=held_until(go))
+    specs = [{"url": e.url, "model": "m", "length_class": c} for e, c in zip(made, ("short", "long"), strict=True)]
+    router = await route(made, endpoints=specs, tenants_file=write(tmp_path, a={}, b={}))
+
+    async def send(name: str, words: int) -> int:
+        body = orjson.dumps({"model": "m", "prompt": f"{words:05d} " + "four " * words, "stream": True})
+        return int((await router.post(body, b"/v1/completions", key(name))).status)
+
+    prompts = [asyncio.create_task(send("b", 20_000))]
+    await router.until(lambda: len(made[1].calls) == 1)
+    assert not router.gateway.admission.contended("m")
+    prompts += [asyncio.create_task(send("a", 1200 + number)) for number in range(10)]
+    await router.until(lambda: len(router.gateway.active) == 11)
+    await router.until(lambda: len(made[0].calls) + router.gateway.admission.waiting == 10)
+    assert router.gateway.admission.contended("m")
+    assert (len(made[0].calls), router.gateway.admission.waiting) == (2, 8), "2,048 tokens, not 32,768"
+    go.set()
+    assert {await task for task in prompts} == {200}
     assert router.counters() == [(0, 0, 0), (0, 0, 0)]
 
 
@@ -235,6 +262,28 @@ async def test_what_waited_for_the_first_endpoint_queues_by_class_once_endpoints
     go.set()
     assert {(await task).status for task in prompts} == {200}
     assert router.gateway.admission.waiting == 0
+
+
+async def test_a_queue_that_is_parted_by_class_leaves_each_request_its_time_to_live(route: Any) -> None:
+    router = await route([], ready=False, scale_from_zero=["m"], queue_ttl_s=30)
+    admission, fleet = router.gateway.admission, router.gateway.fleet
+    prompts = [asyncio.create_task(router.post(STREAM)) for _ in range(2)]
+    await router.until(lambda: admission.waiting == 2)
+    old, young = sorted(router.gateway.active, key=lambda exchange: exchange.started)
+    old.started -= 29.0  # as if it had come so long ago
+    spec = EndpointSpec(id="short", url="http://127.0.0.1:9", model="m", length_class="short")
+    endpoint = router.gateway.add_endpoint(spec)
+    endpoint.candidate.requests = 1_000_000
+    fleet.set_healthy(endpoint, True)
+    now = time.monotonic()
+    admission._pump()
+    assert [(row["length_class"], row["requests"]) for row in admission.document()] == [(None, 0), ("short", 2)]
+    admission.sweep(now + 0.9)
+    assert admission.waiting == 2
+    admission.sweep(now + 1.1)
+    assert (old.ended, young.ended, admission.waiting) == (True, False, 1)
+    admission.sweep(now + 31.0)
+    assert [(await task).status for task in prompts] == [429, 429]
 
 
 async def test_a_router_that_never_saw_an_engine_is_ready_and_queues_for_a_pool_at_zero(
