@@ -227,11 +227,19 @@ class Admission:
         self.room_freed()
 
     def lengths(self) -> dict[str, int]:
-        """Queued requests by model."""
-        found: dict[str, int] = {}
+        """Requests waiting for capacity, held ones among them, by model; every known model is named."""
+        gateway = self._gateway
+        found = {gateway.lora.parent(name) or name: 0 for name in gateway.fleet.seen_models}
         for pool in self._pools.values():
             found[pool.model] = found.get(pool.model, 0) + len(pool.queue)
+        for model, held in self.held().items():
+            found[model] = found.get(model, 0) + held
         return found
+
+    def held(self) -> dict[str, int]:
+        """Requests held now, by model."""
+        holding = self._gateway.holding
+        return {} if holding is None else holding.lengths()
 
     def document(self) -> list[dict[str, Any]]:
         """`/admin/queue`: a row a pool."""

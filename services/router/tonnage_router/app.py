@@ -60,7 +60,7 @@ def build_app(gateway: Gateway, registry: CollectorRegistry) -> FastAPI:
     @app.get("/admin/queue", tags=["admin"])
     async def queue() -> dict[str, Any]:
         """Requests waiting for capacity: queued ones, and held ones by pool."""
-        rows, held = gateway.admission.document(), gateway.held_lengths()
+        rows, held = gateway.admission.document(), gateway.admission.held()
         return {"schema": "tonnage.queue/1", "version": VERSION, "pools": rows, "held": held}
 
     @app.get("/admin/sharing", tags=["admin"])

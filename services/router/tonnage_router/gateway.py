@@ -42,9 +42,8 @@ from tonnage_router.wire.answers import answer, error_object
 from tonnage_router.wire.incoming import Incoming
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tonnage_router.body.usage import Usage
+    from tonnage_router.prober import Prober
     from tonnage_router.sharing import Sharing
     from tonnage_router.tracing import Tracer
     from tonnage_router.wire.client import ClientConnection
@@ -88,8 +87,8 @@ class Gateway:
         self.draining = False
         self.drained = asyncio.Event()
         """Set when the last request ends while draining."""
-        self.probe_soon: Callable[[str], None] | None = None
-        """Told the id of an endpoint whose health traffic has put in doubt: the prober looks at it next."""
+        self.prober: Prober | None = None
+        """Told of endpoints whose health traffic has put in doubt."""
         self.prompts = PromptKeys(self)
         for spec in by_rank(settings.endpoints):
             self.add_endpoint(spec)
@@ -289,8 +288,8 @@ class Gateway:
             endpoint.breaker.neutral(by)
         else:
             endpoint.breaker.fault(time.monotonic())
-            if self.probe_soon is not None:
-                self.probe_soon(endpoint.id)
+            if self.prober is not None:
+                self.prober.look_soon(endpoint.id)
             if kind == "connect":
                 endpoint.probe_ok = False
                 endpoint.probe_problem = "connection refused or timed out"
@@ -382,18 +381,6 @@ class Gateway:
         self.prompts.answered(exchange, usage.prompt_tokens)
         if exchange.facts.tokens is None and exchange.facts.model is not None:
             self.estimate.learn(exchange.facts.model, len(exchange.facts.prompt), usage.prompt_tokens)
-
-    def queue_lengths(self) -> dict[str, int]:
-        """Requests waiting for capacity, held ones among them, by pool; every known pool is named."""
-        names = {self.lora.parent(name) or name for name in self.fleet.seen_models}
-        queued = dict.fromkeys(names, 0) | self.admission.lengths()
-        for pool, held in self.held_lengths().items():
-            queued[pool] = queued.get(pool, 0) + held
-        return queued
-
-    def held_lengths(self) -> dict[str, int]:
-        """Requests held now, by pool."""
-        return self.holding.lengths() if self.holding is not None else {}
 
     def not_ready(self) -> str | None:
         """Why the router cannot take requests, or None."""

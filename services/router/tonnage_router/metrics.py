@@ -183,7 +183,7 @@ class RouterMetrics(Collector):
 def _queued(m: RouterMetrics, gateway: "Gateway | None") -> dict[str, int]:
     """Requests that wait, by the label of their pool."""
     found: dict[str, int] = {}
-    for pool, count in gateway.queue_lengths().items() if gateway else ():
+    for pool, count in gateway.admission.lengths().items() if gateway else ():
         label = m.pools.label(pool)
         found[label] = found.get(label, 0) + count
     return found

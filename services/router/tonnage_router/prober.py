@@ -37,7 +37,7 @@ class Prober:
         self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
         self._wanted: dict[str, asyncio.Event] = {}
         """By endpoint id: set when its next probe shall not wait."""
-        gateway.probe_soon = self._soon
+        gateway.prober = self
 
     def follow(self) -> None:
         """Start probing new endpoints, stop probing gone ones."""
@@ -60,7 +60,8 @@ class Prober:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _soon(self, endpoint_id: str) -> None:
+    def look_soon(self, endpoint_id: str) -> None:
+        """The endpoint's health is in doubt."""
         if (event := self._wanted.get(endpoint_id)) is not None:
             event.set()
 

@@ -77,7 +77,7 @@ async def test_a_prompt_waits_for_the_answer_it_would_break_and_goes_when_that_h
         gateway.holding.sweep()
     assert len(gateway.holding) == 1 and len(engine.calls) == 1 and exchange.held_at == since
     assert counted(router) == {"held_requests": 0.0, "held_seconds": 0.0}
-    assert gateway.queue_lengths() == {"m": 1}, "the planner is to see it as demand"
+    assert gateway.admission.lengths() == {"m": 1}, "the planner is to see it as demand"
     assert len(gateway.decisions) == 1, "a decision counts when it is taken"
     gate.opened.set()
     await router.until(lambda: len(engine.calls) == 2)
@@ -85,7 +85,7 @@ async def test_a_prompt_waits_for_the_answer_it_would_break_and_goes_when_that_h
     told = gateway.decisions[-1].summary()
     assert told["held_ms"] > 60_000 and gateway.decisions[0].summary()["held_ms"] == 0
     found = counted(router)
-    assert gateway.queue_lengths() == {"m": 0}
+    assert gateway.admission.lengths() == {"m": 0}
     assert found["held_requests"] == 1 and 60 < found["held_seconds"] < 600
     assert router.counters() == [(0, 0, 0)] and not gateway.active
 

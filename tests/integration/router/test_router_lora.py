@@ -156,7 +156,7 @@ async def test_adapters_and_their_base_wait_in_one_queue(engines: Any, route: An
 
     router = await route(await engines(script=slow), adapters=ADAPTERS, endpoint_requests=1)
     tasks = [asyncio.create_task(router.post(body(name))) for name in ("m", "m", "lora-1", "m", "lora-2")]
-    await router.until(lambda: router.gateway.queue_lengths() == {"m": 4})
+    await router.until(lambda: router.gateway.admission.lengths() == {"m": 4})
     go.set()
     assert {(await task).status for task in tasks} == {200}
-    assert router.gateway.queue_lengths() == {"m": 0}
+    assert router.gateway.admission.lengths() == {"m": 0}

@@ -53,7 +53,7 @@ async def test_a_failed_request_has_its_endpoint_looked_at_soon(engines: Any, ro
     seen = watched(engine)
     router = await route([engine])  # health is due each 30 s
     before = len(seen)
-    router.gateway.endpoint_failed(next(iter(router.gateway.fleet)), "cut")
+    router.gateway.endpoint_failed(next(iter(router.gateway.fleet)), "cut", None)
     await router.until(lambda: any(path == b"/health" for path, _ in seen[before:]))
 
 
@@ -64,7 +64,7 @@ async def test_a_flood_of_failures_is_no_flood_of_probes(engines: Any, route: An
     (endpoint,) = router.gateway.fleet
     before, begun = len(seen), time.monotonic()
     for _ in range(200):
-        router.gateway.endpoint_failed(endpoint, "cut")
+        router.gateway.endpoint_failed(endpoint, "cut", None)
         await asyncio.sleep(0.002)
     looks = sum(path == b"/health" for path, _ in seen[before:])
     assert 1 <= looks <= (time.monotonic() - begun) / SHORTEST_REST_S + 2

@@ -163,7 +163,7 @@ async def test_an_idle_endpoint_for_long_prompts_lets_no_short_ones_out(
     await router.until(lambda: router.gateway.admission.waiting == 5 and len(long.calls) == 2)
     rows = {row["length_class"]: row["requests"] for row in router.gateway.admission.document()}
     assert (len(short.calls), rows) == (2, {"short": 4, "long": 1})
-    assert router.gateway.queue_lengths() == {"m": 5}
+    assert router.gateway.admission.lengths() == {"m": 5}
     go.set()
     assert {await task for task in prompts} == {200}
     assert router.counters() == [(0, 0, 0), (0, 0, 0)]
@@ -201,7 +201,7 @@ async def test_a_full_queue_is_429_and_a_client_that_leaves_it_frees_its_place(e
     for client in clients:
         client.send(STREAM)
         await asyncio.sleep(0.02)
-    assert router.gateway.queue_lengths() == {"m": 1}
+    assert router.gateway.admission.lengths() == {"m": 1}
     assert (await router.post(STREAM)).status == 429
     for client in clients:
         client.close()
@@ -214,7 +214,7 @@ async def test_a_pool_that_can_scale_from_zero_queues_until_an_endpoint_comes(en
     engine.healthy = False
     router = await route([engine], ready=False, scale_from_zero=["m"])
     waiting = asyncio.create_task(router.post(STREAM))
-    await router.until(lambda: router.gateway.queue_lengths() == {"m": 1})
+    await router.until(lambda: router.gateway.admission.lengths() == {"m": 1})
     engine.healthy = True
     assert (await waiting).status == 200
 
@@ -249,7 +249,7 @@ async def test_what_waited_for_the_first_endpoint_queues_by_class_once_endpoints
     short, long = await engines(2, script=held_until(go))
     router = await route([], ready=False, scale_from_zero=["m"], endpoint_requests=2)
     prompts = [asyncio.create_task(router.post(STREAM)) for _ in range(6)]
-    await router.until(lambda: router.gateway.queue_lengths() == {"m": 6})
+    await router.until(lambda: router.gateway.admission.lengths() == {"m": 6})
     router.gateway.add_endpoint(EndpointSpec(id="long", url=long.url, model="m", length_class="long"))
     router.gateway.add_endpoint(EndpointSpec(id="short", url=short.url, model="m", length_class="short"))
     router.service.prober.follow()
@@ -257,7 +257,7 @@ async def test_what_waited_for_the_first_endpoint_queues_by_class_once_endpoints
     await router.until(lambda: len(short.calls) >= 2)
     await asyncio.sleep(0.1)
     taken = len(long.calls)  # two, if it was up first
-    assert (len(short.calls), router.gateway.queue_lengths()) == (2, {"m": 4 - taken})
+    assert (len(short.calls), router.gateway.admission.lengths()) == (2, {"m": 4 - taken})
     assert taken in (0, 2)
     go.set()
     assert {(await task).status for task in prompts} == {200}
@@ -296,7 +296,7 @@ async def test_a_router_that_never_saw_an_engine_is_ready_and_queues_for_a_pool_
     client.writer.write(b"GET /v1/models HTTP/1.1\r\nHost: r\r\n\r\n")
     assert [row["id"] for row in orjson.loads((await client.read()).body)["data"]] == ["m"]
     waiting = asyncio.create_task(router.post(STREAM))
-    await router.until(lambda: router.gateway.queue_lengths() == {"m": 1})
+    await router.until(lambda: router.gateway.admission.lengths() == {"m": 1})
     router.gateway.add_endpoint(EndpointSpec(url=engine.url, model="m"))
     router.service.prober.follow()
     assert (await waiting).status == 200
