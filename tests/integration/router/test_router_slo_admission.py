@@ -208,24 +208,18 @@ async def test_what_is_forecast_of_a_request_that_failed_elsewhere_counts_that_t
     assert waited[0] >= 3000 > waited[1]
 
 
-async def test_the_time_to_measure_a_prompt_counts_but_makes_none_late_by_itself(
-    engines: Any, route: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_time_since_a_request_came_counts(engines: Any, route: Any) -> None:
+    """It took long to measure its prompt: 0.6 s are its own, a little is ahead."""
     opened = asyncio.Event()
     (engine,) = await engines(script=one_by_one(opened))
-    router = await route([engine], slo=SloSpec(ttft_ms=2000, admit=True))
+    router = await route([engine], endpoint_requests=1, slo=SloSpec(ttft_ms=2000, admit=True))
     measured(router, 1000.0)
-    measure = router.gateway.prompts.measure
-
-    def slowly(exchange: Any, then: Any) -> None:
-        exchange.started -= 1.5
-        measure(exchange, then)
-
-    monkeypatch.setattr(router.gateway.prompts, "measure", slowly)
-    first = await router.client()
-    first.send(chat("a", 1000))
-    await router.until(lambda: len(engine.calls) == 1)
-    refused = await router.post(chat("b", 100))
-    assert (refused.status, refused.header(b"retry-after")) == (429, b"1")
+    first, second, exchange = await a_second_behind_a_first(router, engine, 600)
+    slo = router.gateway.admission.slo
+    exchange.started -= 1.0
+    assert slo.admits(exchange, "m", 0.0)
+    exchange.started -= 1.0
+    assert not slo.admits(exchange, "m", 0.0)
+    assert (await second.read()).status == 429
     opened.set()
-    assert (await first.read()).status == 200, "nothing was ahead of it"
+    assert (await first.read()).status == 200

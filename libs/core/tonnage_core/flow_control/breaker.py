@@ -7,6 +7,7 @@ under way when it opened and fails too is no probe: it does not make the wait lo
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class BreakerState(StrEnum):
@@ -28,8 +29,8 @@ class Breaker:
     _opened_at: float | None = None
     _current_wait_s: float = 0.0
     _probe_at: float | None = None
-    _probe: object = None
-    """Who sent it."""
+    _probe: Any = None
+    """Who sent it; an `object`, which mypyc finds in no dataclass."""
 
     @property
     def closed(self) -> bool:
