@@ -25,10 +25,10 @@ class Exchange:
         self.ends: list[str] = []
         self._passes = passes
 
-    def pass_chunk(self, data: bytes) -> bool:
-        """A chunk in its framing: minimal, and whole."""
+    def pass_chunk(self, data: bytes, at: int) -> bool:
+        """A chunk in its framing: minimal, and whole; its payload begins at `at`."""
         found = ONE_CHUNK.fullmatch(data)
-        assert found is not None
+        assert found is not None and found.start(2) == at
         assert int(found[1], 16) == len(found[2])
         if self._passes:
             self.body += found[2]

@@ -33,10 +33,10 @@ class Exchange:
     """
 
     __slots__ = (
-        "_chunked", "_head_sent", "_held_bytes", "_keep_alive", "_sent_at", "_stale_retried", "_suspects", "_tap",
+        "_chunked", "_head_sent", "_held_bytes", "_keep_alive", "_sent_at", "_stale_retried", "_suspects",
         "account", "admission", "ahead_tokens", "attempt", "body", "chain", "client", "decision", "encoded", "ended",
-        "endpoint", "events", "exact", "facts", "failures", "first_byte_s", "gateway", "grant", "held_at", "held_s",
-        "incoming", "prompt_tokens", "reservation", "sent_bytes", "started", "status", "stripper", "tokens_per_block",
+        "endpoint", "exact", "facts", "failures", "first_byte_s", "gateway", "grant", "held_at", "held_s", "incoming",
+        "prompt_tokens", "reservation", "sent_bytes", "started", "status", "stripper", "tap", "tokens_per_block",
         "trace", "tried", "upstream", "usage",
     )  # fmt: skip
 
@@ -53,7 +53,6 @@ class Exchange:
         self.grant: Grant | None = None
         self.admission: TtftVerdict | None = None
         self.stripper: UsageStripper | None = None
-        self.events = 0
         self.ahead_tokens = 0
         self._sent_at = 0.0
         self.started = time.perf_counter()
@@ -77,7 +76,7 @@ class Exchange:
         self.usage: Usage | None = None
         self.status = 0
         self.sent_bytes = 0
-        self._tap: StreamTap | BodyTap | None = None
+        self.tap: StreamTap | BodyTap | None = None
         self._head_sent = False
         self._chunked = False
         self._keep_alive = incoming.keep_alive
@@ -162,7 +161,7 @@ class Exchange:
     def piece(self, upstream: "UpstreamConnection", piece: bytes, complete: bool) -> None:
         """Body bytes of the answer, the first of them after its whole head."""
         if self._head_sent:
-            if self._tap is not None:
+            if self.tap is not None:
                 piece = self._tapped(piece, complete)
             data = self._framed(piece, complete)
         else:
@@ -175,22 +174,21 @@ class Exchange:
         if complete:
             self._complete()
 
-    def pass_chunk(self, data: bytes) -> bool:
-        """Pass on one whole chunk in its framing, which `_framed` would give it again; False when something in it is to
-        be read or taken out."""
-        tap, stripper = self._tap, self.stripper
-        if not self._chunked or tap is None or (stripper is not None and stripper.held) or not tap.passes_chunk(data):
+    def pass_chunk(self, data: bytes, at: int) -> bool:
+        """Pass on one whole chunk in its framing, which `_framed` would give it again; False when something in it, from
+        `at` on, is to be read or taken out."""
+        tap, stripper = self.tap, self.stripper
+        held = stripper is not None and len(stripper.held) > 0
+        if not self._chunked or held or tap is None or not tap.passes_chunk(data, at):
             return False
-        self.events += data.count(b"data:")
         self.sent_bytes += len(data)
         self.client.transport.write(data)
         return True
 
     def _tapped(self, piece: bytes, complete: bool) -> bytes:
         """Read usage as it passes; take out the usage event that only the router asked for."""
-        tap, stripper = self._tap, self.stripper
+        tap, stripper = self.tap, self.stripper
         assert tap is not None
-        self.events += piece.count(b"data:")
         if tap.passes(piece) and (stripper is None or not stripper.held):
             return piece
         tap.feed(piece)
@@ -248,7 +246,7 @@ class Exchange:
                 self._keep_alive = False
         self._release_body()
         if status == 200:
-            self._tap = StreamTap() if upstream.event_stream else BodyTap()
+            self.tap = StreamTap() if upstream.event_stream else BodyTap()
             if not upstream.event_stream:
                 self.stripper = None
             piece = self._tapped(piece, complete)
@@ -389,8 +387,8 @@ class Exchange:
         if self.ended:
             return
         self.ended = True
-        if self._tap is not None:
-            self.usage = self._tap.usage()
+        if self.tap is not None:
+            self.usage = self.tap.usage()
         if self.reservation is not None:
             self._leave()
             self.reservation.release()

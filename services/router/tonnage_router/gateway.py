@@ -107,7 +107,7 @@ class Gateway:
     def check_head(self, incoming: Incoming) -> None:
         """Set `incoming.error` when the head alone says that the request is not for a route, or too large."""
         target = incoming.target
-        path = incoming.path = target.partition(b"?")[0] if b"?" in target else target
+        path = incoming.path = target if target.find(b"?") < 0 else target.partition(b"?")[0]
         if path in shapes.PROMPTS:
             wanted = b"POST"
         elif path in (MODELS, HEALTH):
@@ -365,8 +365,8 @@ class Gateway:
         usage = exchange.usage
         if usage is not None:
             used = usage.prompt_tokens + usage.completion_tokens
-        elif exchange.answering and exchange.status == 200:
-            used = exchange.prompt_tokens + exchange.events
+        elif exchange.answering and exchange.tap is not None:
+            used = exchange.prompt_tokens + exchange.tap.events
         else:
             used = 0
         grant.settle(used, time.monotonic())

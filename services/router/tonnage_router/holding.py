@@ -34,6 +34,8 @@ class Holding:
         self._rules = {name: HoldRule(slo.limits, settings.hold_share) for name, slo in settings.slos.items()}
         self._longest_s = settings.queue_ttl_s
         self._held: HeldPrompts[Exchange] = HeldPrompts()
+        self._waits = False
+        """Whether anything is held: asked at the end of each answer."""
         self._freed: set[int] = set()
         self._rests_until = 0.0
         """When ended answers are looked at again, by the event loop's clock."""
@@ -70,6 +72,7 @@ class Holding:
             if exchange.trace is not None:
                 exchange.trace.held()
         limit_s = self._rule_of(exchange).slo.ttft_limit_ms(exchange.prompt_tokens) / 1e3
+        self._waits = True
         self._held.add(exchange, decision.chosen.slot, exchange.started + limit_s)
 
     def let_go(self, exchange: "Exchange") -> None:
@@ -83,7 +86,7 @@ class Holding:
             self.let_go(exchange)
         if exchange.held_s:
             self._gateway.metrics.prompt_held(exchange.facts.pool, exchange.held_s)
-        if exchange.endpoint is not None:
+        if self._waits and exchange.endpoint is not None:
             self._answer_ended(exchange.endpoint.candidate.slot)
 
     def _answer_ended(self, slot: int) -> None:
@@ -95,7 +98,8 @@ class Holding:
 
     def sweep(self) -> None:
         """Choose anew for everything that is held."""
-        self._choose_anew(self._held.take())
+        if self._waits:
+            self._choose_anew(self._held.take())
 
     def _again(self) -> None:
         freed, self._freed = self._freed, set()
@@ -104,6 +108,7 @@ class Holding:
         self._choose_anew(taken)
 
     def _choose_anew(self, taken: "list[Exchange]") -> None:
+        self._waits = len(self._held) > 0
         for exchange in taken:
             if not exchange.ended:
                 self._gateway.admission.resume(exchange)

@@ -92,3 +92,36 @@ def test_a_number_that_cannot_be_a_count_is_no_usage(tokens: str, name: str, pad
     tap = BodyTap()
     tap.feed(f'{{"pad":"{"x" * padding}","usage":{{{told}}}}}'.encode())
     assert tap.usage() is None
+
+
+TOKEN = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("payload", "events"),
+    [
+        (TOKEN, 1),
+        (TOKEN * 3, 3),
+        (b": still there\n\n", 0),
+        (b": still there\n\n" + TOKEN, 1),
+        (TOKEN + b": still there\n\n", 1),
+        (b"event: content_block_delta\n" + TOKEN, 1),
+        (b"id: 5\n" + TOKEN + b"event: x\n" + TOKEN, 2),
+    ],
+)
+def test_events_count_alike_in_a_piece_and_in_a_chunk(payload: bytes, events: int) -> None:
+    piece, chunk, fed = StreamTap(), StreamTap(), StreamTap()
+    line = b"%x\r\n" % len(payload)
+    assert piece.passes(payload)
+    assert chunk.passes_chunk(line + payload + b"\r\n", len(line))
+    fed.feed(payload)
+    assert (piece.events, chunk.events, fed.events) == (events,) * 3
+
+
+@pytest.mark.parametrize("payload", [b'data: {"usage":{}}\n\n', b"data: cut", b"data: a\n\ndata: cut\n"])
+def test_what_must_be_read_is_counted_once(payload: bytes) -> None:
+    tap = StreamTap()
+    line = b"%x\r\n" % len(payload)
+    assert not tap.passes_chunk(line + payload + b"\r\n", len(line)) and not tap.passes(payload)
+    tap.feed(payload)
+    assert tap.events == payload.count(b"data:")

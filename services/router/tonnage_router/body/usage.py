@@ -12,6 +12,7 @@ from tonnage_router.wire.headers import EVENT_CHUNK_END
 _WHOLE_PARSE_BYTES: Final = 16 << 10
 _KEPT_BYTES: Final = 1 << 20
 _MARK: Final = b'"usage"'
+_EVENT: Final = b"data:"
 _MOST: Final = 1 << 40
 """No request uses more tokens; larger counts, like negative ones, are no counts."""
 _OBJECT = re.compile(rb'"usage"\s*:\s*\{')
@@ -32,29 +33,38 @@ class Usage:
 
 
 class StreamTap:
-    """Remembers the last usage that a whole line of an event stream gave."""
+    """Remembers the last usage that a whole line of an event stream gave, and counts the events."""
 
-    __slots__ = ("_carry", "_last")
+    __slots__ = ("_carry", "_last", "events")
 
     def __init__(self) -> None:
+        self.events = 0
         self._carry = b""
         self._last: Usage | None = None
 
     def passes(self, piece: bytes) -> bool:
         """Whether `piece` is whole events that say nothing of usage, so that it need not be fed."""
-        return not self._carry and piece.endswith(b"\n\n") and _MARK not in piece
+        if self._carry or not piece.endswith(b"\n\n") or piece.find(_MARK) >= 0:  # `in` tries for an integer first
+            return False
+        self.events += piece.count(_EVENT)
+        return True
 
-    def passes_chunk(self, data: bytes) -> bool:
-        """As `passes`, for a piece in its chunk's framing."""
-        return not self._carry and data.endswith(EVENT_CHUNK_END) and _MARK not in data
+    def passes_chunk(self, data: bytes, at: int) -> bool:
+        """As `passes`, for a piece in its chunk's framing: it begins at `at`."""
+        if self._carry or not data.endswith(EVENT_CHUNK_END) or data.find(_MARK) >= 0:
+            return False
+        alone = data[at : at + len(_EVENT)] == _EVENT and data.find(b"\n\n") == len(data) - len(EVENT_CHUNK_END)
+        self.events += 1 if alone else data.count(_EVENT)  # engines send each event in a chunk of its own
+        return True
 
     def feed(self, piece: bytes) -> None:
         """Take the next bytes; lines cut between pieces are joined."""
+        self.events += piece.count(_EVENT)
         if self._carry:
             piece = self._carry + piece
         if piece.endswith(b"\n"):
             self._carry = b""
-            if _MARK in piece and _OBJECT.search(piece):
+            if piece.find(_MARK) >= 0 and _OBJECT.search(piece):
                 self._last = _last_usage(piece, self._last)
         else:
             cut = piece.rfind(b"\n") + 1
@@ -78,9 +88,10 @@ def _last_usage(lines: bytes, last: Usage | None) -> Usage | None:
 class BodyTap:
     """Keeps a whole JSON answer, or the end of a long one."""
 
-    __slots__ = ("_pieces", "_size")
+    __slots__ = ("_pieces", "_size", "events")
 
     def __init__(self) -> None:
+        self.events = 0
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -88,7 +99,7 @@ class BodyTap:
         """Never: all of it is kept."""
         return False
 
-    def passes_chunk(self, data: bytes) -> bool:
+    def passes_chunk(self, data: bytes, at: int) -> bool:
         """Never: all of it is kept."""
         return False
 

@@ -19,9 +19,12 @@ NO_BODY: Final = frozenset({204, 304})
 OK: Final = b"HTTP/1.1 200 OK\r\n"
 NOT_TEXT: Final = bytes(range(9)) + bytes(range(10, 32)) + b"\x7f"
 """What the parser takes in a reason phrase and RFC 9112 section 4 does not: clients refuse it."""
-LINED: Final = 4096
-CHUNK_LINES: Final = [b"%x\r\n" % size for size in range(LINED)]
-"""Of chunks by their size: to write one anew for each token is seen. Larger chunks go through the parser."""
+LARGEST_CHUNK: Final = 4096
+"""Bytes, framing included; larger ones go through the parser."""
+CHUNK_LINES: Final = [b""] * LARGEST_CHUNK
+"""What a chunk of so many bytes begins with, framing included: to write it anew for each token is seen."""
+for _size in range(1, LARGEST_CHUNK - 7):
+    CHUNK_LINES[len(b"%x\r\n\r\n" % _size) + _size] = b"%x\r\n" % _size
 
 
 class UpstreamConnection:
@@ -115,7 +118,7 @@ class UpstreamConnection:
         if begins and self._repeats(data):
             self._done(exchange, data[self._last_head.body_at :])
             return
-        if self._between_chunks and _one_chunk(data) and exchange.pass_chunk(data):
+        if self._between_chunks and (at := _payload_at(data)) and exchange.pass_chunk(data, at):
             return
         self._unread += len(data)  # the parser keeps an unfinished header or trailer, whatever its length
         try:
@@ -290,7 +293,10 @@ class UpstreamConnection:
         """See `pause_writing`."""
 
 
-def _one_chunk(data: bytes) -> bool:
-    """Whether `data`, from a chunk's border on, is one whole chunk and not the last, framed as this router frames."""
-    size = len(data) - data.find(b"\r\n") - 4
-    return 0 < size < LINED and data.startswith(CHUNK_LINES[size]) and data.endswith(b"\r\n")
+def _payload_at(data: bytes) -> int:
+    """Where the payload begins if `data`, from a chunk's border on, is one whole chunk and not the last, framed as this
+    router frames; else 0."""
+    if len(data) >= LARGEST_CHUNK:
+        return 0
+    line = CHUNK_LINES[len(data)]
+    return len(line) if line and data.startswith(line) and data.endswith(b"\r\n") else 0
