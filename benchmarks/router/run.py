@@ -117,7 +117,7 @@ def _command(spec: dict[str, Any], ports: range, directory: str) -> list[str] | 
         if part == "{backends}":
             out += urls
         else:
-            out.append(part.format(port=PORT, admin=ADMIN, python=sys.executable, directory=directory))
+            out.append(part.format(port=PORT, admin=ADMIN, python=sys.executable, directory=directory, here=HERE))
     return out if shutil.which(out[0]) else None
 
 
@@ -165,17 +165,22 @@ def _round(settings: dict[str, Any], command: list[str], env: dict[str, str], ce
                 after, rss = _usage(process.pid)
                 row |= {"cpu_us": round(1e6 * (after - before) / max(1, row["requests"]), 1), "rss_mib": round(rss, 1)}
                 cells.setdefault(f"{mode} c={concurrency}", []).append(row)
-        cells.setdefault("paced", []).append(_paced(settings))
+        cells.setdefault("paced", []).append(_paced(settings, process.pid))
     finally:
         process.terminate()
         process.wait()
 
 
-def _paced(settings: dict[str, Any]) -> dict[str, float]:
-    """What the router adds to a paced stream's first token, and both sides of the difference."""
+def _paced(settings: dict[str, Any], pid: int) -> dict[str, float]:
+    """What the router adds to a paced stream's first token, both sides of the difference, and CPU a token: its share of
+    the request and of what the router does by itself with it."""
     streams, seconds = settings["paced"]["streams"], settings["paced"]["seconds"]
-    beside, through = (_load(settings, streams, "paced", seconds, port) for port in (FIRST_BACKEND, PORT))
+    beside = _load(settings, streams, "paced", seconds, FIRST_BACKEND)
+    before, _ = _usage(pid)
+    through = _load(settings, streams, "paced", seconds)
+    tokens = max(1, through["requests"]) * settings["stream_tokens"]
     sides = {"direct_ttft_p50_ms": beside["ttft_p50_ms"], "ttft_p50_ms": through["ttft_p50_ms"], "bad": through["bad"]}
+    sides |= {"cpu_us_a_token": round(1e6 * (_usage(pid)[0] - before) / tokens, 1)}
     return sides | {"added_ttft_p50_ms": round(through["ttft_p50_ms"] - beside["ttft_p50_ms"], 3)}
 
 
