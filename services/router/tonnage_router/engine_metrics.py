@@ -85,6 +85,8 @@ def parse(page: bytes) -> EngineGauges:
 def _capacity(page: bytes) -> int | None:
     total = 0
     for labels, _ in _series(_CONFIG, page):
+        if not labels:
+            continue
         found = dict(_LABEL.findall(labels))
         size, blocks = (_count(found.get(name, b"")) for name in (b"block_size", b"num_gpu_blocks"))
         if size is None or blocks is None:
@@ -99,7 +101,7 @@ def _loras(page: bytes) -> tuple[int | None, frozenset[str] | None]:
     newest_at = -1.0
     for labels, value in _series(_LORA, page):
         at = _number(value)
-        if at is not None and at > newest_at:
+        if labels and at is not None and at > newest_at:
             newest_at, newest = at, dict(_LABEL.findall(labels))
     if newest is None:
         return None, None

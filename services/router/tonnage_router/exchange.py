@@ -189,7 +189,7 @@ class Exchange:
         """Read usage as it passes; take out the usage event that only the router asked for."""
         tap, stripper = self.tap, self.stripper
         assert tap is not None
-        if tap.passes(piece) and (stripper is None or not stripper.held):
+        if (stripper is None or not stripper.held) and tap.passes(piece):
             return piece
         tap.feed(piece)
         if stripper is not None:

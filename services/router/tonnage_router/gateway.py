@@ -352,8 +352,8 @@ class Gateway:
         self.admission.room_freed()
         if self.holding is not None:
             self.holding.ended(exchange)
-        if outcome == "client_gone" and endpoint is not None:
-            endpoint.breaker.neutral(exchange)
+        if endpoint is not None:
+            endpoint.breaker.neutral(exchange)  # where its end is a verdict, that was given before
         self.access_log.write(exchange, outcome, duration)
         if self.tracer is not None:
             self.tracer.ended(exchange, outcome, duration)

@@ -4,6 +4,9 @@ import asyncio
 import time
 from typing import Any
 
+import pytest
+
+from tonnage_router.adapters import http_call
 from tonnage_router.prober import SHORTEST_REST_S
 
 
@@ -48,6 +51,23 @@ async def test_an_engine_that_closes_idle_connections_is_asked_on(engines: Any, 
             connection.transport.abort()
 
 
+async def test_gauges_follow_the_engine_that_has_the_address_now(
+    engines: Any, route: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one takes nothing new and serves on what is open, as a pod that drains behind a Service."""
+    monkeypatch.setattr(http_call, "MOST_KEPT_S", 0.3)
+    (old,) = await engines()
+    old.metrics = b"process_start_time_seconds 100\n"
+    router = await route([old], metrics_interval_s=0.1)
+    (endpoint,) = router.gateway.fleet
+    await router.until(lambda: endpoint.started_at == 100)
+    old.server.close()
+    new = type(old)(metrics=b"process_start_time_seconds 200\n")
+    await new.start(old.port)
+    await router.until(lambda: endpoint.started_at == 200)
+    new.stop()
+
+
 async def test_a_failed_request_has_its_endpoint_looked_at_soon(engines: Any, route: Any) -> None:
     (engine,) = await engines()
     seen = watched(engine)
@@ -68,3 +88,23 @@ async def test_a_flood_of_failures_is_no_flood_of_probes(engines: Any, route: An
         await asyncio.sleep(0.002)
     looks = sum(path == b"/health" for path, _ in seen[before:])
     assert 1 <= looks <= (time.monotonic() - begun) / SHORTEST_REST_S + 2
+
+
+@pytest.mark.parametrize("status", ["501 Not Implemented", "505 Version", "529 Overloaded"])
+async def test_a_first_call_that_ends_without_a_verdict_gives_its_place_back(
+    engines: Any, route: Any, status: str
+) -> None:
+    """The breaker is half open: nobody else is let through until this one has ended."""
+
+    async def script(call: Any) -> None:
+        call.answer(status=status)
+
+    (engine,) = await engines(script=script)
+    router = await route([engine])
+    (endpoint,) = router.gateway.fleet
+    for _ in range(endpoint.breaker.faults):
+        endpoint.breaker.fault(time.monotonic() - 4000.0)
+    endpoint.breaker._current_wait_s = 3000.0
+    router.gateway.refresh(endpoint)
+    assert (await router.post(b'{"model": "m", "prompt": "x"}', b"/v1/completions")).status == int(status[:3])
+    await router.until(lambda: endpoint.candidate.healthy)

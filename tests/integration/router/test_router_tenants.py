@@ -1,5 +1,6 @@
 """Tenants through the whole router: keys, models, usage, rates, isolation, their file."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +144,30 @@ def test_a_wrong_tenant_file_is_named(text: str, message: str, tmp_path: Path) -
     file.write_text(text)
     with pytest.raises(BadInputError, match=message):
         read_tenants(file)
+
+
+async def test_events_cut_between_pieces_are_charged_once(engines: Any, route: Any, tmp_path: Path) -> None:
+    """The engine dies before it tells its usage: the prompt and the events that passed are charged."""
+
+    async def cut(call: Any) -> None:
+        call.stream_head()
+        await call.chunk(b'data: {"choices":[{"delta":{"content":"x"}}]}\n')
+        await asyncio.sleep(0.1)  # it is read before the rest comes
+        await call.chunk(b'\ndata: {"choices":[{"delta":{"content":"y"}}]}\n\n')
+        call.writer.transport.abort()
+
+    charged = {}
+    for name, script in (("cut", cut), ("whole", whole_events)):
+        router = await route(await engines(script=script), tenants_file=write(tmp_path, a={"tokens_per_min": 1e9}))
+        client = await router.client()
+        client.send(STREAM, extra=key("a"))
+        await router.until(lambda router=router: bool(router.gateway.metrics.tenant_tokens))
+        charged[name] = dict(router.gateway.metrics.tenant_tokens)
+    assert charged["cut"] == charged["whole"] != {}
+
+
+async def whole_events(call: Any) -> None:
+    call.stream_head()
+    for word in (b"x", b"y"):
+        await call.chunk(b'data: {"choices":[{"delta":{"content":"%b"}}]}\n\n' % word)
+    call.writer.transport.abort()

@@ -5,7 +5,7 @@ import random
 from tonnage_core.prefix_index.block_hash import hash_bytes, seed_hash
 from tonnage_core.scheduling import POLICIES, Candidate, HeldPrompts, HoldRule, Scheduler, SchedulingRequest
 from tonnage_core.scheduling.answers import PATIENCE
-from tonnage_core.scheduling.hold import MOST_HELD, breaks_answers
+from tonnage_core.scheduling.hold import MOST_HELD, RETRY_S, breaks_answers
 from tonnage_core.scheduling.scheduler import Reservation
 from tonnage_core.slo import Slo
 
@@ -33,21 +33,31 @@ def test_a_long_prompt_breaks_short_answers_alone_and_a_short_prompt_none() -> N
 def test_a_prompt_waits_for_its_share_of_the_limit_and_what_is_ahead_counts_as_waiting() -> None:
     rule = HoldRule(Slo(2000, 50, ttft_ms_per_prompt_token=0.1), share=0.5)
     free, full = Candidate("free", 0), Candidate("full", 1, prefill_tokens=10_000)
-    assert rule.has_time(10_000, free, 1.4, 8_000)
-    assert not rule.has_time(10_000, free, 1.5, 8_000)
-    assert rule.has_time(10_000, full, 0.2, 8_000)
-    assert not rule.has_time(10_000, full, 0.3, 8_000)
+    assert rule.has_time(10_000, free, 1.4, 8_000, 9_000)
+    assert not rule.has_time(10_000, free, 1.5, 8_000, 9_000)
+    assert rule.has_time(10_000, full, 0.2, 8_000, 9_000)
+    assert not rule.has_time(10_000, full, 0.3, 8_000, 9_000)
     assert not HoldRule(rule.slo, share=0).has_time(LONG, free, 0.0, 8_000)
 
 
 def test_nothing_is_held_until_it_is_late_by_its_own_length() -> None:
     """10,000 tokens at 8,000 a second, of 2 s: a share of 0.6 would leave 0.8 s for 1.25."""
     rule, free = HoldRule(Slo(2000, 50)), Candidate("free", 0)
-    waits = [rule.has_time(10_000, free, waited_s, 8_000) for waited_s in (0.0, 0.45, 0.55, 0.7)]
+    waits = [rule.has_time(10_000, free, waited_s, 8_000) for waited_s in (0.0, 0.35, 0.4, 0.7)]
     assert waits == [True, True, False, False]
-    assert rule.has_time(10_000, free, 0.8, 8_000), "it is late anyway"
+    assert not rule.has_time(10_000, free, 0.8, 8_000), "a look came too late: it goes"
+    assert rule.has_time(17_000, free, 0.8, 8_000), "it is late however soon it goes"
     assert rule.has_time(10_000, free, 0.7, 8_000, cached_tokens=9_000)
-    assert not rule.has_time(10_000, Candidate("busy", 0, prefill_tokens=1_000), 0.45, 8_000)
+    assert not rule.has_time(10_000, Candidate("busy", 0, prefill_tokens=1_000), 0.35, 8_000)
+
+
+def test_looks_that_come_late_make_no_prompt_late() -> None:
+    rule, free, rng = HoldRule(Slo(2000, 50)), Candidate("free", 0), random.Random(1)
+    for _ in range(2000):
+        at = rng.random() * 0.3
+        while rule.has_time(10_000, free, at, 8_000):
+            at += RETRY_S + rng.random() * 0.02
+        assert at + 10_000 / 8_000 <= 2.0
 
 
 def test_a_tight_limit_leaves_no_time_to_look_again_and_nothing_waits() -> None:

@@ -30,6 +30,12 @@ def test_what_is_absent_or_no_number_is_unknown_not_zero() -> None:
     assert (gauges.waiting, gauges.kv_utilisation, gauges.kv_tokens, gauges.max_loras) == (None, None, None, None)
 
 
+def test_series_without_labels_say_nothing_of_adapters_or_capacity() -> None:
+    gauges = parse(b"vllm:lora_requests_info 1.8e9\nvllm:cache_config_info 1.0\n" + PAGE)
+    assert (gauges.max_loras, gauges.kv_tokens) == (4, 16000)
+    assert parse(b"vllm:lora_requests_info 1.8e9\n").running_loras is None
+
+
 def test_sglang_names_are_read() -> None:
     gauges = parse(b'sglang:token_usage{model_name="m"} 0.5\nsglang:num_queue_reqs{model_name="m"} 2\n')
     assert (gauges.kv_utilisation, gauges.waiting) == (0.5, 2)

@@ -1,6 +1,7 @@
 """Small calls to engines: one connection kept for many, and every way in which an answer can be cut."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -180,3 +181,19 @@ async def test_silence_ends_in_time_and_leaves_nothing(engine: tuple[Engine, int
 async def test_nobody_there_is_said() -> None:
     with pytest.raises(ProbeError, match="GET /metrics: "):
         await KeptConnection("127.0.0.1", 1).get("/metrics", timeout_s=20)
+
+
+async def test_a_call_given_up_while_it_connects_leaves_no_error_behind(engine: tuple[Engine, int]) -> None:
+    _, port = engine
+    told: list[dict[str, object]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context))
+    for turns in range(400):
+        task = loop.create_task(call("127.0.0.1", port, "/health", timeout_s=20))
+        for _ in range(turns % 8):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await asyncio.sleep(0.1)
+    gc.collect()
+    assert not told

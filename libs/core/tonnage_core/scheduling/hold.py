@@ -51,13 +51,13 @@ class HoldRule:
     ) -> bool:
         """Whether a prompt that came `waited_s` ago may wait on rather than go to `chosen`: what the endpoint has to
         compute before it counts as waiting too. It may go `RETRY_S` later than it must, and as much is left to the
-        engine: under a limit of twice that nothing waits. Nor does what is in time now but for so long a wait; what is
-        late anyway has nothing to lose."""
+        engine: under a limit of twice that nothing waits. Nor does what such a wait would make late; what would be late
+        had it not waited at all has nothing to lose."""
         limit_s = self.slo.ttft_limit_ms(prompt_tokens) / 1e3
         longest_s = min(self.share * limit_s, limit_s - 2 * RETRY_S)
         begun_s = waited_s + chosen.prefill_tokens / prefill_tokens_per_s
         slack_s = limit_s - begun_s - (prompt_tokens - cached_tokens) / prefill_tokens_per_s
-        return begun_s < longest_s and not 0 <= slack_s < RETRY_S
+        return begun_s < longest_s and (slack_s >= 1.5 * RETRY_S or slack_s + waited_s < 0)
 
 
 class HeldPrompts(Generic[T]):

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from tonnage_router.errors import ProbeError
 from tonnage_router.wire.peer import refused_peer
 
 MAX_ANSWER_BYTES = 16 << 20
+MOST_KEPT_S = 10.0
 
 
 @dataclass(slots=True)
@@ -161,12 +163,14 @@ async def call(
 class KeptConnection:
     """GETs from one engine, one after another, over a connection that is kept between them.
 
-    An engine is asked for its gauges each second: to connect anew for it is most of what that costs, on both sides.
+    An engine is asked for its gauges each second: to connect anew for it is most of what that costs, on both sides. Not
+    for longer than `MOST_KEPT_S`: another engine may have the address by then, while the first serves what it has.
     """
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
         self._kept: _Connection | None = None
+        self._since = 0.0
 
     async def get(self, path: str, *, timeout_s: float) -> Answer:
         """As `call`. An engine may close what it has not used for some seconds: then the request is sent once more."""
@@ -178,6 +182,8 @@ class KeptConnection:
     async def _again(self, request: bytes) -> Answer | None:
         """Over the connection that there is; None when there is none, or it was closed without an answer."""
         connection, self._kept = self._kept, None
+        if connection is not None and time.monotonic() > self._since + MOST_KEPT_S:
+            connection.transport.abort()
         if connection is None or connection.lost or connection.transport.is_closing():
             return None
         try:
@@ -194,6 +200,7 @@ class KeptConnection:
 
     async def _anew(self, request: bytes) -> Answer:
         connection = await _connected(self._host, self._port, request, None)
+        self._since = time.monotonic()
         try:
             answer = await connection.answer
         except BaseException:
@@ -216,9 +223,12 @@ def _head(method: str, host: str, port: int, path: str, api_key: str | None) -> 
 
 
 async def _connected(host: str, port: int, request: bytes, tls: ssl.SSLContext | None) -> _Connection:
-    _, connection = await asyncio.get_running_loop().create_connection(
-        lambda: _Connection(request), host, port, ssl=tls
-    )
+    connection = _Connection(request)
+    try:
+        await asyncio.get_running_loop().create_connection(lambda: connection, host, port, ssl=tls)
+    except BaseException:
+        connection.answer.cancel()  # nobody waits for it
+        raise
     return connection
 
 
