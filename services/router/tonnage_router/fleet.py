@@ -110,11 +110,11 @@ class Fleet:
 
     def idle_because(self) -> str | None:
         """Why no endpoint takes a request, whatever its model; None: one does."""
-        if any(c.healthy for model in self.seen_models for c in self.scheduler.eligible(model)):
-            return None
         healthy = [endpoint.candidate for endpoint in self if endpoint.candidate.healthy]
         if not healthy:
             return "no endpoint is healthy"
+        if any(c.healthy for model in self.seen_models for c in self.scheduler.eligible(model)):
+            return None
         left = [candidate for candidate in healthy if not candidate.draining]
         if not left:
             return "every healthy endpoint drains"

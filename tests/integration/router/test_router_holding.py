@@ -290,3 +290,34 @@ async def test_while_tenants_contend_none_is_held(engines: Any, route: Any, monk
     assert len(engine.calls) == 2
     gate.opened.set()
     assert (await first.read()).status == 200
+
+
+async def test_what_is_held_for_one_endpoint_is_not_forgotten_when_another_has_answered(
+    engines: Any, route: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "TICK_S", 3600.0)
+    opened = {"m": asyncio.Event(), "n": asyncio.Event()}
+
+    async def script(call: Any) -> None:
+        if len(call.engine.calls) == 1:
+            await opened[call.engine.model].wait()
+        call.answer()
+
+    first, second = await engines(2, script=script)
+    second.model = "n"
+    router = await route([first, second], slo=PATIENT)
+    clients = [await router.client() for _ in range(4)]
+    for number, (tokens, answer) in enumerate([(10, 5), (10, 5), (20_000, 50), (20_000, 50)]):
+        content = f"{number} " * 40 + WORDS * (4 * tokens // len(WORDS))
+        body = {"model": "mn"[number % 2], "max_tokens": answer, "messages": [{"role": "user", "content": content}]}
+        clients[number].send(orjson.dumps(body))
+        if number == 1:
+            await router.until(lambda: len(first.calls) == len(second.calls) == 1)
+    await router.until(lambda: len(router.gateway.holding) == 2)
+    opened["m"].set()
+    await router.until(lambda: len(first.calls) == 2)
+    assert len(router.gateway.holding) == 1
+    opened["n"].set()
+    await router.until(lambda: len(second.calls) == 2)
+    for client in clients:
+        assert (await client.read()).status == 200

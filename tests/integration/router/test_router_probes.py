@@ -68,6 +68,15 @@ async def test_gauges_follow_the_engine_that_has_the_address_now(
     new.stop()
 
 
+async def test_an_endpoint_that_left_keeps_no_connection(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    router = await route([engine], metrics_interval_s=0.1)
+    await router.until(lambda: len(engine.writers) > 0)
+    router.gateway.fleet.remove(next(iter(router.gateway.fleet)))
+    router.service.prober.follow()
+    await router.until(lambda: not engine.writers)
+
+
 async def test_a_failed_request_has_its_endpoint_looked_at_soon(engines: Any, route: Any) -> None:
     (engine,) = await engines()
     seen = watched(engine)

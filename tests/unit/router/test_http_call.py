@@ -86,6 +86,7 @@ async def test_a_connection_that_the_engine_closed_meanwhile_is_made_anew(engine
         (b"HTTP/1.1 200 OK\r\nconte", "closed before the end of its answer"),
         (b"", "closed without an answer"),
         (b"no http\r\n\r\n", "Expected HTTP/"),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n", "closed before the end of its answer"),
         (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", "GET /health: "),
     ],
 )
@@ -197,3 +198,15 @@ async def test_a_call_given_up_while_it_connects_leaves_no_error_behind(engine: 
     await asyncio.sleep(0.1)
     gc.collect()
     assert not told
+
+
+async def test_bytes_that_nobody_asked_for_cost_the_connection(engine: tuple[Engine, int]) -> None:
+    seen, port = engine
+    kept = KeptConnection("127.0.0.1", port)
+    await kept.get("/metrics", timeout_s=20)
+    seen.writers[0].write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nwrong")
+    await seen.writers[0].drain()
+    await asyncio.sleep(0.05)
+    assert (await kept.get("/metrics", timeout_s=20)).body == b"ok"
+    assert seen.connections == 2
+    kept.close()
