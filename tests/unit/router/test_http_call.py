@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from tonnage_router.adapters import http_call
 from tonnage_router.adapters.http_call import KeptConnection, call
 from tonnage_router.errors import ProbeError
 
@@ -18,6 +19,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.connections = 0
+        self.ended: asyncio.Queue[None] = asyncio.Queue()
         self.heads: list[bytes] = []
         self.answer: Answer = self.ok
         self.writers: list[asyncio.StreamWriter] = []
@@ -35,6 +37,7 @@ class Engine:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
+            self.ended.put_nowait(None)
             writer.close()
 
 
@@ -87,6 +90,7 @@ async def test_a_connection_that_the_engine_closed_meanwhile_is_made_anew(engine
         (b"", "closed without an answer"),
         (b"no http\r\n\r\n", "Expected HTTP/"),
         (b"HTTP/1.1 103 Early Hints\r\n\r\n", "closed before the end of its answer"),
+        (b"HTTP/1.1 000 None\r\ncontent-length: 0\r\n\r\n", "GET /health: "),
         (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", "GET /health: "),
     ],
 )
@@ -176,7 +180,30 @@ async def test_silence_ends_in_time_and_leaves_nothing(engine: tuple[Engine, int
         await kept.get("/metrics", timeout_s=0.05)
     assert (await kept.get("/metrics", timeout_s=20)).body == b"ok"
     assert seen.connections == 3
+    async with asyncio.timeout(20):
+        for _ in range(2):
+            await seen.ended.get()
     kept.close()
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: "], ids=["body", "head"])
+async def test_an_answer_that_does_not_end_is_left(
+    engine: tuple[Engine, int], head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_call, "MAX_ANSWER_BYTES", 100_000)
+    seen, port = engine
+
+    async def endless(writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(head)
+        while not writer.transport.is_closing():
+            writer.write(b"x" * 10_000)
+            await asyncio.sleep(0)
+
+    seen.answer = endless
+    with pytest.raises(ProbeError, match="larger than 100000 bytes"):
+        await call("127.0.0.1", port, "/metrics", timeout_s=20)
+    async with asyncio.timeout(20):
+        await seen.ended.get()
 
 
 async def test_nobody_there_is_said() -> None:

@@ -112,7 +112,9 @@ class _Connection(asyncio.Protocol):
             self._retry_after = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """An answer that does not say its length goes on to the end of the connection."""
+        """An answer that does not say its length goes on to the end of the connection. Statuses below 100 are none."""
+        if self._parser.get_status_code() < 100:
+            raise httptools.HttpParserError(f"status {self._parser.get_status_code()}")
         self._cut_by_end = self._sized
 
     def on_body(self, piece: bytes) -> None:
