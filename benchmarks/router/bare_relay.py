@@ -18,30 +18,30 @@ TURNS = itertools.cycle(range(len(BACKENDS)))
 IDLE: list[list["Upstream"]] = [[] for _ in BACKENDS]
 
 
-def no_delay(transport: asyncio.BaseTransport) -> None:
-    transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-class Upstream(asyncio.Protocol):
-    def __init__(self, backend: int) -> None:
-        self.backend, self.client = backend, None
-        self.parser = httptools.HttpResponseParser(self)
-        self.whole = False
+class Side(asyncio.Protocol):
+    whole = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
-        no_delay(transport)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def on_message_complete(self) -> None:
         self.whole = True
 
+
+class Upstream(Side):
+    def __init__(self, backend: int) -> None:
+        self.backend, self.client, self.between = backend, None, False
+        self.parser = httptools.HttpResponseParser(self)
+
     def data_received(self, data: bytes) -> None:
-        if not data.endswith(b"\n\n\r\n"):  # a token's chunk is neither the first nor the last of its answer
+        """From one event's chunk's end to another's there is nothing to parse."""
+        between, self.between = self.between, data.endswith(b"\n\n\r\n")
+        if not (between and self.between):
             self.parser.feed_data(data)
-            self.whole = self.whole or data.endswith(b"0\r\n\r\n")
         self.client.transport.write(data)
         if self.whole:
-            self.whole, self.client = False, None
+            self.whole, self.between, self.client = False, False, None
             self.parser = httptools.HttpResponseParser(self)
             IDLE[self.backend].append(self)
 
@@ -50,16 +50,9 @@ class Upstream(asyncio.Protocol):
             IDLE[self.backend].remove(self)
 
 
-class Client(asyncio.Protocol):
+class Client(Side):
     def __init__(self) -> None:
-        self.parser, self.request, self.whole = httptools.HttpRequestParser(self), b"", False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-        no_delay(transport)
-
-    def on_message_complete(self) -> None:
-        self.whole = True
+        self.parser, self.request = httptools.HttpRequestParser(self), b""
 
     def data_received(self, data: bytes) -> None:
         self.request += data
