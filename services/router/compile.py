@@ -29,7 +29,7 @@ MODULES = {
         "metrics", "objectives", "prompt_keys", "rewriter", "shared_index", "slo_admission", "tenants",
     ),
     "tonnage_router/body": ("facts", "shapes", "splice", "sse", "usage"),
-    "tonnage_router/wire": ("answers", "client", "headers", "heads", "incoming", "pool", "upstream"),
+    "tonnage_router/wire": ("answers", "client", "headers", "heads", "incoming", "pool", "repeated_event", "upstream"),
 }  # fmt: skip
 """What a request passes. Left out: what is rarely run, and `fair_queue`, whose generic dataclass mypyc cannot build."""
 

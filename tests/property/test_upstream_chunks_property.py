@@ -22,18 +22,26 @@ class Exchange:
     def __init__(self, *, passes: bool) -> None:
         self.body = b""
         self.passed = 0
+        self.unread = 0
         self.ends: list[str] = []
+        self.client = SimpleNamespace(transport=SimpleNamespace(write=self.write))
         self._passes = passes
 
-    def pass_chunk(self, data: bytes, at: int) -> bool:
+    def passes_chunk(self, data: bytes, at: int) -> bool:
         """A chunk in its framing: minimal, and whole; its payload begins at `at`."""
         found = ONE_CHUNK.fullmatch(data)
         assert found is not None and found.start(2) == at
-        assert int(found[1], 16) == len(found[2])
-        if self._passes:
-            self.body += found[2]
-            self.passed += 1
         return self._passes
+
+    def write(self, data: bytes) -> None:
+        """A chunk in its framing."""
+        found = ONE_CHUNK.fullmatch(data)
+        assert found is not None and int(found[1], 16) == len(found[2])
+        self.body += found[2]
+        self.passed += 1
+
+    def passed_unread(self, events: int, size: int) -> None:
+        self.unread += events
 
     def piece(self, upstream: UpstreamConnection, piece: bytes, complete: bool) -> None:
         self.body += piece

@@ -174,16 +174,17 @@ class Exchange:
         if complete:
             self._complete()
 
-    def pass_chunk(self, data: bytes, at: int) -> bool:
-        """Pass on one whole chunk in its framing, which `_framed` would give it again; False when something in it, from
-        `at` on, is to be read or taken out."""
-        tap, stripper = self.tap, self.stripper
-        held = stripper is not None and len(stripper.held) > 0
-        if not self._chunked or held or tap is None or not tap.passes_chunk(data, at):
-            return False
-        self.sent_bytes += len(data)
-        self.client.transport.write(data)
-        return True
+    def passes_chunk(self, data: bytes, at: int) -> bool:
+        """Whether one whole chunk may go to the client in its framing, which `_framed` would give it again: nothing in
+        it, from `at` on, is to be read or taken out."""
+        held = self.stripper is not None and len(self.stripper.held) > 0
+        return self._chunked and not held and self.tap is not None and self.tap.passes_chunk(data, at)
+
+    def passed_unread(self, events: int, size: int) -> None:
+        """So many bytes went to the client in their chunks' framing, and so many events that the tap has not seen."""
+        self.sent_bytes += size
+        if self.tap is not None:
+            self.tap.events += events
 
     def _tapped(self, piece: bytes, complete: bool) -> bytes:
         """Read usage as it passes; take out the usage event that only the router asked for."""

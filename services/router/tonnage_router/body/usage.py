@@ -44,14 +44,14 @@ class StreamTap:
 
     def passes(self, piece: bytes) -> bool:
         """Whether `piece` is whole events that say nothing of usage, so that it need not be fed."""
-        if self._carry or not piece.endswith(b"\n\n") or piece.find(_MARK) >= 0:  # `in` tries for an integer first
+        if self._carry or not piece.endswith(b"\n\n") or _tells(piece):
             return False
         self.events += piece.count(_EVENT)
         return True
 
     def passes_chunk(self, data: bytes, at: int) -> bool:
         """As `passes`, for a piece in its chunk's framing: it begins at `at`."""
-        if self._carry or not data.endswith(EVENT_CHUNK_END) or data.find(_MARK) >= 0:
+        if self._carry or not data.endswith(EVENT_CHUNK_END) or _tells(data):
             return False
         alone = data[at : at + len(_EVENT)] == _EVENT and data.find(b"\n\n") == len(data) - len(EVENT_CHUNK_END)
         self.events += 1 if alone else data.count(_EVENT)  # engines send each event in a chunk of its own
@@ -64,7 +64,7 @@ class StreamTap:
             piece = self._carry + piece
         if piece.endswith(b"\n"):
             self._carry = b""
-            if piece.find(_MARK) >= 0 and _OBJECT.search(piece):
+            if _tells(piece):
                 self._last = _last_usage(piece, self._last)
         else:
             cut = piece.rfind(b"\n") + 1
@@ -75,6 +75,12 @@ class StreamTap:
     def usage(self) -> Usage | None:
         """The last usage seen, or None."""
         return _last_usage(self._carry, self._last)
+
+
+def _tells(piece: bytes) -> bool:
+    """Whether `piece` holds a usage object; some engines give each event a usage of null."""
+    at = piece.find(_MARK)  # `in` tries for an integer first
+    return at >= 0 and _OBJECT.search(piece, at) is not None
 
 
 def _last_usage(lines: bytes, last: Usage | None) -> Usage | None:

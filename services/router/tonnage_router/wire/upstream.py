@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 import httptools
 
 from tonnage_router.wire.headers import EVENT_CHUNK_END, HOP_BY_HOP, Header, lines
 from tonnage_router.wire.heads import FIELD, RepeatedHead
+from tonnage_router.wire.repeated_event import RepeatedEvent, payload_at
 
 if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
@@ -19,12 +21,6 @@ NO_BODY: Final = frozenset({204, 304})
 OK: Final = b"HTTP/1.1 200 OK\r\n"
 NOT_TEXT: Final = bytes(range(9)) + bytes(range(10, 32)) + b"\x7f"
 """What the parser takes in a reason phrase and RFC 9112 section 4 does not: clients refuse it."""
-LARGEST_CHUNK: Final = 4096
-"""Bytes, framing included; larger ones go through the parser."""
-CHUNK_LINES: Final = [b""] * LARGEST_CHUNK
-"""What a chunk of so many bytes begins with, framing included: to write it anew for each token is seen."""
-for _size in range(1, LARGEST_CHUNK - 7):
-    CHUNK_LINES[len(b"%x\r\n\r\n" % _size) + _size] = b"%x\r\n" % _size
 
 
 class UpstreamConnection:
@@ -35,6 +31,7 @@ class UpstreamConnection:
         "_chunked",
         "_complete",
         "_connection",
+        "_event",
         "_head_done",
         "_keep_alive",
         "_last_head",
@@ -46,6 +43,7 @@ class UpstreamConnection:
         "_reason",
         "_repeated",
         "_unread",
+        "_write",
         "answered",
         "event_stream",
         "exchange",
@@ -70,6 +68,8 @@ class UpstreamConnection:
         self.idle_since = 0.0
         self.headers: list[Header] = []
         self._last_head = RepeatedHead()
+        self._event = RepeatedEvent()
+        self._write: Callable[[bytes], None]
         self._lines_before = b""
         self._lines_after = b""
         self._reset()
@@ -109,17 +109,25 @@ class UpstreamConnection:
 
     def data_received(self, data: bytes) -> None:
         """Parse, and pass on the body bytes that came."""
+        self.quiet_ticks = 0
+        if self._event.passes(data):
+            self._write(data)
+            return
         exchange = self.exchange
         if exchange is None:  # bytes nobody asked for
             self.transport.abort()
             return
-        self.quiet_ticks = 0
         begins, self.answered = not self.answered, True
         if begins and self._repeats(data):
             self._done(exchange, data[self._last_head.body_at :])
             return
-        if self._between_chunks and (at := _payload_at(data)) and exchange.pass_chunk(data, at):
+        if self._between_chunks and (at := payload_at(data)) and exchange.passes_chunk(data, at):
+            self._write = exchange.client.transport.write
+            self._event.learn(data, at)
+            self._event.size += len(data)
+            self._write(data)
             return
+        self._event.forget()
         self._unread += len(data)  # the parser keeps an unfinished header or trailer, whatever its length
         try:
             self._parser.feed_data(data)
@@ -174,7 +182,7 @@ class UpstreamConnection:
 
     def _done(self, exchange: "Exchange", piece: bytes) -> None:
         """The answer is whole: free the connection first, so that the next request can have it."""
-        self.exchange = None
+        self._leave()
         exchange.piece(self, piece, True)
         if self._keep_alive:
             self._pool.put(self)
@@ -256,8 +264,16 @@ class UpstreamConnection:
 
     # --- endings ------------------------------------------------------------------------------------------------------
 
-    def _fail(self, kind: str) -> None:
+    def _leave(self) -> "Exchange | None":
+        """No answer is under way any more; whose it was."""
         exchange, self.exchange = self.exchange, None
+        if exchange is not None and self._event.size:
+            exchange.passed_unread(*self._event.end())
+            self._write = _nowhere
+        return exchange
+
+    def _fail(self, kind: str) -> None:
+        exchange = self._leave()
         self.transport.abort()
         if exchange is not None:
             exchange.upstream_failed(self, kind)
@@ -268,7 +284,7 @@ class UpstreamConnection:
 
     def drop(self) -> None:
         """The answer is no longer wanted: close, which makes the engine stop."""
-        self.exchange = None
+        self._leave()
         self.transport.abort()
 
     def eof_received(self) -> bool:
@@ -282,7 +298,7 @@ class UpstreamConnection:
     def connection_lost(self, exc: Exception | None) -> None:
         """Gone, perhaps in the middle of an answer."""
         self._pool.forget(self)
-        exchange, self.exchange = self.exchange, None
+        exchange = self._leave()
         if exchange is not None:
             exchange.upstream_failed(self, "cut" if self.answered else "closed")
 
@@ -293,10 +309,5 @@ class UpstreamConnection:
         """See `pause_writing`."""
 
 
-def _payload_at(data: bytes) -> int:
-    """Where the payload begins if `data`, from a chunk's border on, is one whole chunk and not the last, framed as this
-    router frames; else 0."""
-    if len(data) >= LARGEST_CHUNK:
-        return 0
-    line = CHUNK_LINES[len(data)]
-    return len(line) if line and data.startswith(line) and data.endswith(b"\r\n") else 0
+def _nowhere(data: bytes) -> None:
+    """Between answers, so that no connection keeps a client that is gone."""
