@@ -5,14 +5,17 @@ import contextlib
 import errno
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from email.utils import formatdate
 from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry
+from uvicorn.server import ServerState
 
 from tonnage_runtime.access import KnownTokens, TokenGate
 from tonnage_runtime.errors import ListenError, PortInUseError
@@ -131,16 +134,56 @@ async def serve(
     waiting = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
-    server.should_exit = True
+    server.exit()
     if following is not None:
         following.cancel()
     await serving
 
 
+class _ServerState(ServerState):
+    """The headers that every answer gets are made when one is, at most once a second: a process that nobody asks does
+    not wake for them."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        self._config = config
+        self._second = -1
+        super().__init__()
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """The date and the configuration's own headers."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            date = (b"date", formatdate(second, usegmt=True).encode())
+            self._headers = [date, *self._config.encoded_headers]
+        return self._headers
+
+    @default_headers.setter
+    def default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """Those of a state that has just been made."""
+        self._headers = headers
+
+
 class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: `serve` owns them."""
+    """uvicorn without its own signal handlers, which `serve` owns, and without its ten looks a second at whether it
+    shall exit: `exit` says so."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.server_state = _ServerState(config)
+        self._told = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Left to `serve`."""
         yield
+
+    def exit(self) -> None:
+        """Stop serving; before the application has started, once it has."""
+        self.should_exit = True
+        self._told.set()
+
+    async def main_loop(self) -> None:
+        """Serve until told to exit."""
+        await self._told.wait()
