@@ -26,12 +26,13 @@ MODULES = {
     "tonnage_core/tracing": ("otlp",),
     "tonnage_router": (
         "access_log", "admission", "decisions", "errors", "exchange", "fleet", "gateway", "holding", "limits", "lora",
-        "metrics", "objectives", "prompt_keys", "rewriter", "shared_index", "slo_admission", "tenants",
+        "metrics", "objectives", "prompt_keys", "rewriter", "shared_index", "slo_admission", "sweeper", "tenants",
     ),
     "tonnage_router/body": ("facts", "shapes", "splice", "sse", "usage"),
     "tonnage_router/wire": ("answers", "client", "headers", "heads", "incoming", "pool", "repeated_event", "upstream"),
 }  # fmt: skip
-"""What a request passes. Left out: what is rarely run, and `fair_queue`, whose generic dataclass mypyc cannot build."""
+"""What a request passes, and the sweeper, which looks at each that is under way. Left out: what is rarely run, and
+`fair_queue`, whose generic dataclass mypyc cannot build."""
 
 
 def main(destination: Path) -> int:

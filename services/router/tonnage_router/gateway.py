@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tonnage_router.body.usage import Usage
     from tonnage_router.prober import Prober
     from tonnage_router.sharing import Sharing
+    from tonnage_router.sweeper import Sweeper
     from tonnage_router.tracing import Tracer
     from tonnage_router.wire.client import ClientConnection
 
@@ -89,6 +90,8 @@ class Gateway:
         """Set when the last request ends while draining."""
         self.prober: Prober | None = None
         """Told of endpoints whose health traffic has put in doubt."""
+        self.sweeper: Sweeper | None = None
+        """Told of clients that come."""
         self.prompts = PromptKeys(self)
         for spec in by_rank(settings.endpoints):
             self.add_endpoint(spec)

@@ -80,7 +80,7 @@ class RouterService:
         """Begin probing, and take connections of the listening `sock` once every endpoint was looked at."""
         loop = asyncio.get_running_loop()
         self.prober.follow()
-        self._tasks.append(loop.create_task(self._sweeper.run()))
+        self._sweeper.start()
         self._tasks += [loop.create_task(watch.run()) for watch in self._watches()]
         if (files := self.gateway.settings.tls) is not None and self._tls is not None:
             self._tasks.append(loop.create_task(follow_certificate(self._tls, files)))
@@ -163,6 +163,7 @@ class RouterService:
         if self._cluster is not None:
             await self._cluster.stop()
         await self.prober.stop()
+        self._sweeper.stop()
         for task in self._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):

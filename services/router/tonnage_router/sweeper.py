@@ -2,13 +2,18 @@
 
 import asyncio
 import time
+from typing import TYPE_CHECKING
 
-from tonnage_router.exchange import Exchange
-from tonnage_router.gateway import Gateway
 from tonnage_router.observations import Observations
-from tonnage_router.wire.client import ClientConnection
+
+if TYPE_CHECKING:
+    from tonnage_router.exchange import Exchange
+    from tonnage_router.gateway import Gateway
+    from tonnage_router.wire.client import ClientConnection
 
 TICK_S = 0.25
+REST_S = 1.0
+"""Between two sweeps while no client is connected and nothing else has a limit that is counted in ticks."""
 LINGER_S = 5.0
 """A refused client may take this long to read the answer and close."""
 PRESSURE_FADE = 0.25
@@ -18,7 +23,7 @@ PRESSURE_FADE = 0.25
 class Sweeper:
     """Counts silent sweeps on connections instead of arming a timer a request."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
         self._observed = Observations(gateway)
         settings = gateway.settings
@@ -26,33 +31,70 @@ class Sweeper:
         self._idle = settings.idle_timeout_s / TICK_S
         self._client = settings.client_timeout_s / TICK_S
         self._keep_alive = settings.keep_alive_s / TICK_S
+        self._timer: asyncio.TimerHandle | None = None
+        self._resting = False
+        self._calm = False
+        """Whether the last sweep found nothing that the next ones are counted for."""
+        gateway.sweeper = self
 
-    async def run(self) -> None:
-        """Sweep until cancelled."""
-        while True:
-            await asyncio.sleep(TICK_S)
+    def start(self) -> None:
+        """Sweep each tick from now on."""
+        self._resting = False
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def stop(self) -> None:
+        """Sweep no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def look(self) -> None:
+        """A client has come: where sweeps rest, do now what the rest has left, and sweep each tick again."""
+        if self._resting and self._timer is not None:
+            self._timer.cancel()
+            self.start()
             self.sweep(time.monotonic())
+
+    def _tick(self) -> None:
+        """A sweep that fails is the event loop's to report, and not the last one."""
+        try:
+            self.sweep(time.monotonic())
+        finally:
+            self._resting = self._calm
+            wait_s = max(REST_S, TICK_S) if self._calm else TICK_S
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
 
     def sweep(self, now: float) -> None:
         """One pass; `now` is monotonic seconds."""
-        for exchange in list(self._gateway.active):
-            self._exchange(exchange)
-        for client in list(self._gateway.clients):
-            self._connection(client)
-        for endpoint in self._gateway.fleet:
+        gateway = self._gateway
+        self._calm = not gateway.clients and not gateway.active
+        if gateway.active:
+            for exchange in list(gateway.active):
+                self._exchange(exchange)
+        if gateway.clients:
+            for client in list(gateway.clients):
+                self._connection(client)
+        self._endpoints(now)
+        self._observed.expire(now)
+        gateway.admission.sweep(now)
+        if gateway.holding is not None:
+            gateway.holding.sweep()
+        gateway.access_log.flush()
+
+    def _endpoints(self, now: float) -> None:
+        for endpoint in self._gateway.fleet.by_id.values():
             endpoint.pool.sweep(now)
+            if endpoint.pool.idle:
+                self._calm = False
             if not endpoint.breaker.closed:
+                self._calm = False
                 self._gateway.refresh(endpoint)
             candidate = endpoint.candidate
             if candidate.pressure:
+                self._calm = False
                 candidate.pressure = max(0.0, candidate.pressure - PRESSURE_FADE)
-        self._observed.expire(now)
-        self._gateway.admission.sweep(now)
-        if self._gateway.holding is not None:
-            self._gateway.holding.sweep()
-        self._gateway.access_log.flush()
 
-    def _exchange(self, exchange: Exchange) -> None:
+    def _exchange(self, exchange: "Exchange") -> None:
         upstream = exchange.upstream
         if upstream is None or exchange.client.paused:
             return
@@ -63,13 +105,13 @@ class Sweeper:
         if upstream.quiet_ticks > limit:
             upstream.timed_out()
 
-    def _guess_prefill(self, exchange: Exchange) -> None:
+    def _guess_prefill(self, exchange: "Exchange") -> None:
         """An answer in one piece does not show when its prompt was computed: take the endpoint's pace."""
         endpoint = exchange.endpoint
         if endpoint is not None and exchange.waited_s > exchange.ahead_tokens / endpoint.pace.tokens_per_s:
             self._gateway.prefilled(exchange)
 
-    def _connection(self, client: ClientConnection) -> None:
+    def _connection(self, client: "ClientConnection") -> None:
         if client.exchange is not None or client.paused:
             if client.paused:
                 client.quiet_ticks += 1
@@ -80,12 +122,12 @@ class Sweeper:
         if client.quiet_ticks > self._limit(client):
             self._expired(client)
 
-    def _limit(self, client: ClientConnection) -> float:
+    def _limit(self, client: "ClientConnection") -> float:
         if client.refused:
             return LINGER_S / TICK_S
         return self._keep_alive if client.idle else self._client
 
-    def _expired(self, client: ClientConnection) -> None:
+    def _expired(self, client: "ClientConnection") -> None:
         if client.refused:
             client.abort()
         elif client.idle:

@@ -91,7 +91,10 @@ class ClientConnection:
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._gateway.clients.add(self)
+        gateway = self._gateway
+        if gateway.sweeper is not None:
+            gateway.sweeper.look()
+        gateway.clients.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: whatever it waits for is stopped."""
