@@ -1,7 +1,6 @@
 """Active health: each engine is asked for its health, its models and its gauges, on its own schedule."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import orjson
 
 from tonnage_router import engine_metrics
-from tonnage_router.adapters.http_call import KeptConnection, call
+from tonnage_router.adapters.http_call import KeptConnection
 from tonnage_router.errors import ProbeError
 from tonnage_router.fleet import Endpoint
 from tonnage_router.gateway import Gateway
@@ -36,7 +35,10 @@ class Prober:
         self._events = KvWatch(gateway)
         self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
         self._wanted: dict[str, asyncio.Event] = {}
-        """By endpoint id: set when its next probe shall not wait."""
+        """By endpoint id: set when its next probe is due, or shall not wait."""
+        self._doubted: set[str] = set()
+        """Ids of endpoints whose health is to be looked at soon."""
+        self._kept: dict[Endpoint, KeptConnection] = {}
         gateway.prober = self
 
     def follow(self) -> None:
@@ -47,6 +49,7 @@ class Prober:
         for endpoint in [e for e in self._tasks if e not in current]:
             self._tasks.pop(endpoint).cancel()
             self._wanted.pop(endpoint.id, None)
+            self._doubted.discard(endpoint.id)
         for endpoint in current.difference(self._tasks):
             self._tasks[endpoint] = asyncio.get_running_loop().create_task(self._watch(endpoint))
 
@@ -63,23 +66,25 @@ class Prober:
     def look_soon(self, endpoint_id: str) -> None:
         """The endpoint's health is in doubt."""
         if (event := self._wanted.get(endpoint_id)) is not None:
+            self._doubted.add(endpoint_id)
             event.set()
 
     async def _watch(self, endpoint: Endpoint) -> None:
-        metrics = KeptConnection(endpoint.host, endpoint.port)
+        kept = self._kept[endpoint] = KeptConnection(endpoint.host, endpoint.port)
         try:
-            await self._look_again_and_again(endpoint, metrics)
+            await self._look_again_and_again(endpoint)
         finally:
-            metrics.close()
+            del self._kept[endpoint]
+            kept.close()
 
-    async def _look_again_and_again(self, endpoint: Endpoint, metrics: KeptConnection) -> None:
+    async def _look_again_and_again(self, endpoint: Endpoint) -> None:
         settings = self._gateway.settings
         wanted = self._wanted[endpoint.id] = asyncio.Event()
         health_due = models_due = metrics_due = looked = time.monotonic()
         while True:
             now = time.monotonic()
-            if wanted.is_set():
-                wanted.clear()
+            if endpoint.id in self._doubted:
+                self._doubted.discard(endpoint.id)
                 health_due = min(health_due, looked + SHORTEST_REST_S)
             if now >= health_due:
                 looked = now
@@ -89,19 +94,23 @@ class Prober:
                 await self.read_models(endpoint)
                 models_due = now + settings.models_interval_s
             if settings.metrics_interval_s and now >= metrics_due and endpoint.probe_ok:
-                await self.read_metrics(endpoint, metrics)
+                await self.read_metrics(endpoint)
                 metrics_due = now + settings.metrics_interval_s
-            due = [health_due]
+            due = health_due
             if endpoint.probe_ok:
-                due += [models_due] + [metrics_due] * bool(settings.metrics_interval_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(SHORTEST_REST_S, min(due) - time.monotonic())):
-                    await wanted.wait()
+                due = min(due, models_due)
+                if settings.metrics_interval_s:
+                    due = min(due, metrics_due)
+            await _set_within(wanted, max(SHORTEST_REST_S, due - time.monotonic()))
 
     async def check_health(self, endpoint: Endpoint) -> None:
-        """GET /health once. A success heals at once; failures in a row take the endpoint out."""
+        """GET /health once. A success heals at once; failures in a row take the endpoint out.
+
+        Over a new connection: an engine that serves what is open and takes nothing new is not healthy. What else it is
+        asked until the next look goes over that connection, and so to who had the address at the last look.
+        """
         try:
-            answer = await call(endpoint.host, endpoint.port, "/health", timeout_s=PROBE_TIMEOUT_S)
+            answer = await self._kept[endpoint].renewed("/health", timeout_s=PROBE_TIMEOUT_S)
             problem = None if answer.status == 200 else f"/health answered {answer.status}"
         except ProbeError as error:
             problem = str(error)
@@ -126,8 +135,8 @@ class Prober:
     async def read_models(self, endpoint: Endpoint) -> None:
         """GET /v1/models: names served, context limit, adapters. A failure leaves what was known."""
         try:
-            answer = await call(
-                endpoint.host, endpoint.port, "/v1/models", timeout_s=PROBE_TIMEOUT_S, api_key=endpoint.spec.api_key
+            answer = await self._kept[endpoint].get(
+                "/v1/models", timeout_s=PROBE_TIMEOUT_S, api_key=endpoint.spec.api_key
             )
             entries = _entries(answer.body) if answer.status == 200 else None
         except ProbeError:
@@ -137,10 +146,10 @@ class Prober:
         endpoint.listed = entries
         self._observed.models(endpoint, listed_models(endpoint))
 
-    async def read_metrics(self, endpoint: Endpoint, kept: KeptConnection) -> None:
+    async def read_metrics(self, endpoint: Endpoint) -> None:
         """GET /metrics: queue, KV use, capacity. Unknown stays unknown; old values expire."""
         try:
-            answer = await kept.get("/metrics", timeout_s=PROBE_TIMEOUT_S)
+            answer = await self._kept[endpoint].get("/metrics", timeout_s=PROBE_TIMEOUT_S)
             gauges = (
                 engine_metrics.parse(of_rank(answer.body, endpoint.spec.data_parallel_rank))
                 if answer.status == 200
@@ -149,6 +158,16 @@ class Prober:
         except ProbeError:
             gauges = None
         self._observed.gauges(endpoint, gauges, time.monotonic())
+
+
+async def _set_within(event: asyncio.Event, longest_s: float) -> None:
+    """Until the event is set, or so long has passed. Then it is clear."""
+    timer = asyncio.get_running_loop().call_later(longest_s, event.set)
+    try:
+        await event.wait()
+    finally:
+        timer.cancel()
+    event.clear()
 
 
 def _entries(body: bytes) -> list[dict[str, Any]] | None:

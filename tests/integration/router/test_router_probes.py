@@ -8,6 +8,7 @@ import pytest
 
 from tonnage_router.adapters import http_call
 from tonnage_router.prober import SHORTEST_REST_S
+from tonnage_router.settings import EndpointSpec
 
 
 def watched(engine: Any) -> list[tuple[bytes, Any]]:
@@ -25,17 +26,60 @@ def watched(engine: Any) -> list[tuple[bytes, Any]]:
     return seen
 
 
-async def test_gauges_are_read_over_one_connection_and_health_over_new_ones(engines: Any, route: Any) -> None:
+async def test_health_is_asked_over_new_connections_and_all_else_over_the_last_of_them(
+    engines: Any, route: Any
+) -> None:
     (engine,) = await engines()
     engine.metrics = b"vllm:num_requests_waiting 3\n"
     seen = watched(engine)
-    router = await route([engine], metrics_interval_s=0.1, health_interval_s=0.1)
-    await router.until(lambda: sum(path == b"/metrics" for path, _ in seen) >= 5)
+    router = await route([engine], metrics_interval_s=0.1, models_interval_s=0.1, health_interval_s=0.25)
+    await router.until(lambda: sum(path == b"/metrics" for path, _ in seen) >= 8)
     (endpoint,) = router.gateway.fleet
     assert endpoint.candidate.waiting == 3
-    assert len({connection for path, connection in seen if path == b"/metrics"}) == 1
     health = [connection for path, connection in seen if path == b"/health"]
     assert len(set(health)) == len(health) > 1, "an engine that takes no connection any more is not healthy"
+    assert {connection for _, connection in seen} == set(health)
+
+
+async def test_between_looks_at_its_health_an_engine_is_asked_over_one_connection(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    seen = watched(engine)
+    router = await route([engine], metrics_interval_s=0.1, models_interval_s=0.1)  # health is due each 30 s
+    for wanted in (b"/metrics", b"/v1/models"):
+        await router.until(lambda wanted=wanted: sum(path == wanted for path, _ in seen) >= 5)
+    assert len({connection for _, connection in seen}) == 1
+
+
+async def test_the_model_list_follows_the_engine_that_has_the_address_now(
+    engines: Any, route: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_call, "MOST_KEPT_S", 3600.0)
+    (old,) = await engines()
+    router = await route([old], models_interval_s=0.1, health_interval_s=0.1)
+    assert old.server is not None
+    old.server.close()
+    new = type(old)(listed=[{"id": "m"}, {"id": "newer"}])
+    await new.start(old.port)
+    await router.until(lambda: "newer" in router.gateway.fleet.seen_models)
+    new.stop()
+
+
+async def test_an_engines_key_goes_with_the_question_for_its_models_alone(engines: Any, route: Any) -> None:
+    (engine,) = await engines()
+    heads: list[bytes] = []
+    plain = engine._control
+
+    def control(call: Any) -> bool:
+        heads.append(call.head)
+        return bool(plain(call))
+
+    engine._control = control
+    spec = EndpointSpec(url=engine.url, model="m", api_key="s3cret")
+    router = await route([engine], endpoints=[spec], metrics_interval_s=0.1, models_interval_s=0.1)
+    await router.until(lambda: len(heads) >= 8)
+    shown = {head.split(b" ")[1] for head in heads if b"authorization: Bearer s3cret\r\n" in head}
+    assert shown == {b"/v1/models"}
+    assert {head.split(b" ")[1] for head in heads} == {b"/health", b"/v1/models", b"/metrics"}
 
 
 async def test_an_engine_that_closes_idle_connections_is_asked_on(engines: Any, route: Any) -> None:

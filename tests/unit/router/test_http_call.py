@@ -65,6 +65,46 @@ async def test_calls_go_over_one_connection(engine: tuple[Engine, int]) -> None:
     kept.close()
 
 
+async def test_a_renewed_connection_is_kept_in_place_of_the_last(engine: tuple[Engine, int]) -> None:
+    seen, port = engine
+    kept = KeptConnection("127.0.0.1", port)
+    await kept.get("/metrics", timeout_s=20)
+    for number in (2, 3):
+        assert (await kept.renewed("/health", timeout_s=20)).body == b"ok"
+        assert (await kept.get("/metrics", timeout_s=20)).body == b"ok"
+        assert seen.connections == number
+        await asyncio.wait_for(seen.ended.get(), 20)  # the one before
+    kept.close()
+
+
+async def test_a_renewal_that_fails_or_cannot_be_kept_leaves_the_last_connection(engine: tuple[Engine, int]) -> None:
+    seen, port = engine
+    kept = KeptConnection("127.0.0.1", port)
+    await kept.get("/metrics", timeout_s=20)
+
+    async def ends(writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(OK.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n") if number == 2 else b"no http\r\n\r\n")
+
+    seen.answer = ends
+    assert (await kept.renewed("/health", timeout_s=20)).body == b"ok"
+    with pytest.raises(ProbeError, match="GET /health: "):
+        await kept.renewed("/health", timeout_s=20)
+    seen.answer = seen.ok
+    await kept.get("/metrics", timeout_s=20)
+    assert seen.connections == 3
+    kept.close()
+
+
+async def test_a_key_is_sent_where_it_is_given(engine: tuple[Engine, int]) -> None:
+    seen, port = engine
+    kept = KeptConnection("127.0.0.1", port)
+    await kept.get("/v1/models", timeout_s=20, api_key="s3cret")
+    await kept.get("/metrics", timeout_s=20)
+    await kept.renewed("/health", timeout_s=20)
+    assert [b"authorization: Bearer s3cret\r\n" in head for head in seen.heads] == [True, False, False]
+    kept.close()
+
+
 async def test_a_connection_that_the_engine_closed_meanwhile_is_made_anew(engine: tuple[Engine, int]) -> None:
     seen, port = engine
     kept = KeptConnection("127.0.0.1", port)

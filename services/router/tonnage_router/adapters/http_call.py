@@ -166,7 +166,8 @@ class KeptConnection:
     """GETs from one engine, one after another, over a connection that is kept between them.
 
     An engine is asked for its gauges each second: to connect anew for it is most of what that costs, on both sides. Not
-    for longer than `MOST_KEPT_S`: another engine may have the address by then, while the first serves what it has.
+    for longer than `MOST_KEPT_S`, or until it is renewed: another engine may have the address by then, while the first
+    serves what it has.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -174,9 +175,16 @@ class KeptConnection:
         self._kept: _Connection | None = None
         self._since = 0.0
 
-    async def get(self, path: str, *, timeout_s: float) -> Answer:
-        """As `call`. An engine may close what it has not used for some seconds: then the request is sent once more."""
+    async def renewed(self, path: str, *, timeout_s: float) -> Answer:
+        """As `call`, over a new connection. It is kept in place of the last one if it can be used again."""
         request = _head("GET", self._host, self._port, path, None) + b"\r\n"
+        with _worded("GET", path, timeout_s):
+            async with asyncio.timeout(timeout_s):
+                return await self._anew(request)
+
+    async def get(self, path: str, *, timeout_s: float, api_key: str | None = None) -> Answer:
+        """As `call`. An engine may close what it has not used for some seconds: then the request is sent once more."""
+        request = _head("GET", self._host, self._port, path, api_key) + b"\r\n"
         with _worded("GET", path, timeout_s):
             async with asyncio.timeout(timeout_s):
                 return await self._again(request) or await self._anew(request)
@@ -202,13 +210,15 @@ class KeptConnection:
 
     async def _anew(self, request: bytes) -> Answer:
         connection = await _connected(self._host, self._port, request, None)
-        self._since = time.monotonic()
+        since = time.monotonic()
         try:
             answer = await connection.answer
         except BaseException:
             connection.transport.abort()
             raise
-        self._kept = connection
+        if not connection.transport.is_closing():
+            self.close()
+            self._kept, self._since = connection, since
         return answer
 
     def close(self) -> None:
