@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 SHORTEST_REST_S = 0.1
 """Between two looks at an endpoint's health, however many of its requests fail meanwhile."""
 PROBE_TIMEOUT_S = 2.0
+EARLY = 0.1
+"""Share of its interval by which anything is asked sooner when the endpoint is asked something anyway: each question by
+itself would wake the process for it."""
 FIRST_RETRY_S = 0.3
 """Between probes of an endpoint that is not healthy."""
 
@@ -80,22 +83,23 @@ class Prober:
     async def _look_again_and_again(self, endpoint: Endpoint) -> None:
         settings = self._gateway.settings
         wanted = self._wanted[endpoint.id] = asyncio.Event()
-        health_due = models_due = metrics_due = looked = time.monotonic()
+        soonest = health_due = models_due = metrics_due = looked = time.monotonic()
         while True:
             now = time.monotonic()
             if endpoint.id in self._doubted:
                 self._doubted.discard(endpoint.id)
-                health_due = min(health_due, looked + SHORTEST_REST_S)
-            if now >= health_due:
+                soonest = health_due = min(soonest, looked + SHORTEST_REST_S)
+            if now >= soonest:
                 looked = now
                 await self.check_health(endpoint)
-                health_due = now + (settings.health_interval_s if endpoint.probe_ok else FIRST_RETRY_S)
-            if now >= models_due and endpoint.probe_ok:
+                rest_s = settings.health_interval_s if endpoint.probe_ok else FIRST_RETRY_S
+                soonest, health_due = now + (1 - EARLY) * rest_s, now + rest_s
+            if now >= models_due - EARLY * settings.models_interval_s and endpoint.probe_ok:
                 await self.read_models(endpoint)
                 models_due = now + settings.models_interval_s
-            if settings.metrics_interval_s and now >= metrics_due and endpoint.probe_ok:
+            if (every_s := settings.metrics_interval_s) and now >= metrics_due - EARLY * every_s and endpoint.probe_ok:
                 await self.read_metrics(endpoint)
-                metrics_due = now + settings.metrics_interval_s
+                metrics_due = now + every_s
             due = health_due
             if endpoint.probe_ok:
                 due = min(due, models_due)
