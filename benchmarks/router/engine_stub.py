@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import re
 import sys
 import time
 from email.utils import formatdate
@@ -71,7 +72,9 @@ class Stub(asyncio.Protocol):
         if b'"stream":true' in body:
             write(CLOCK.begin() + STREAM_HEAD)
             if b'"user":"paced"' in body:
-                return self.paced(asyncio.get_running_loop().time(), next(PACES_S), TOKENS)
+                asked = re.search(rb'"max_tokens":(\d+)', body)
+                tokens = int(asked[1]) if asked else TOKENS
+                return self.paced(asyncio.get_running_loop().time(), next(PACES_S), tokens)
             for _ in range(TOKENS):
                 write(CHUNK)
             write(DONE)

@@ -1,4 +1,4 @@
-"""Closed-loop load: python load.py PORT CONCURRENCY SECONDS MODE BODY_KIB PROMPTS; prints one JSON line.
+"""Closed-loop load: python load.py PORT CONCURRENCY SECONDS MODE BODY_KIB PROMPTS TOKENS; prints one JSON line.
 
 MODE is `json`, `stream`, `json-ids` (JSON whose every request has an `x-request-id` of its own) or `paced` (streams, a
 token each 9 to 11 ms, begun one after another)."""
@@ -12,9 +12,8 @@ import time
 import httptools
 import uvloop
 
-PORT, CONCURRENCY, SECONDS, MODE, KIB, PROMPTS = (
-    int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4], int(sys.argv[5]), int(sys.argv[6])
-)  # fmt: skip
+PORT, CONCURRENCY, SECONDS, MODE = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+KIB, PROMPTS, TOKENS = map(int, sys.argv[5:8])
 NO_ID = b"0" * 32
 STAGGER_S = 0.0213
 """Between the first streams of `paced`: no multiple of a pace, so that few first tokens come together."""
@@ -29,7 +28,7 @@ def request(seed: int) -> bytes:
         {"role": "system", "content": f"You are helper {seed}."},
         {"role": "user", "content": " ".join(words)},
     ]
-    document = {"model": "mock", "messages": messages, "max_tokens": 64, "stream": MODE in ("stream", "paced")}
+    document = {"model": "mock", "messages": messages, "max_tokens": TOKENS, "stream": MODE in ("stream", "paced")}
     document |= {"user": "paced"} if MODE == "paced" else {}
     body = json.dumps(document, separators=(",", ":")).encode()
     return (

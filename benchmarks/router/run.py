@@ -172,20 +172,38 @@ def _round(settings: dict[str, Any], command: list[str], env: dict[str, str], ce
 
 
 def _paced(settings: dict[str, Any], pid: int) -> dict[str, float]:
-    """What the router adds to a paced stream's first token, both sides of the difference, and CPU a token: its share of
-    the request and of what the router does by itself with it."""
-    streams, seconds = settings["paced"]["streams"], settings["paced"]["seconds"]
-    beside = _load(settings, streams, "paced", seconds, FIRST_BACKEND)
+    """What the router adds to a paced stream's first token, both sides of the difference, and CPU a token of short and
+    long streams, with its share of the request and of what the router does by itself; from the two, what a token takes
+    and what a request does: a stream of no token."""
+    paced, short = settings["paced"], settings["stream_tokens"]
+    beside = _load(settings, paced["streams"], "paced", paced["seconds"], FIRST_BACKEND)
+    through, stream_us = _streams(settings, pid, paced["seconds"], short)
+    _, long_us = _streams(settings, pid, 0.0, paced["long_tokens"])
+    token_us = (long_us - stream_us) / (paced["long_tokens"] - short)
+    return {
+        "direct_ttft_p50_ms": beside["ttft_p50_ms"],
+        "ttft_p50_ms": through["ttft_p50_ms"],
+        "bad": through["bad"],
+        "cpu_us_a_token": round(stream_us / short, 1),
+        "cpu_us_a_token_of_long_streams": round(long_us / paced["long_tokens"], 1),
+        "token_us": round(token_us, 1),
+        "request_us": round(stream_us - short * token_us, 1),
+        "added_ttft_p50_ms": round(through["ttft_p50_ms"] - beside["ttft_p50_ms"], 3),
+    }
+
+
+def _streams(settings: dict[str, Any], pid: int, seconds: float, tokens: int) -> tuple[dict[str, Any], float]:
+    """Paced streams of so many tokens each, and the router's CPU, in microseconds, a stream."""
     before, _ = _usage(pid)
-    through = _load(settings, streams, "paced", seconds)
-    tokens = max(1, through["requests"]) * settings["stream_tokens"]
-    sides = {"direct_ttft_p50_ms": beside["ttft_p50_ms"], "ttft_p50_ms": through["ttft_p50_ms"], "bad": through["bad"]}
-    sides |= {"cpu_us_a_token": round(1e6 * (_usage(pid)[0] - before) / tokens, 1)}
-    return sides | {"added_ttft_p50_ms": round(through["ttft_p50_ms"] - beside["ttft_p50_ms"], 3)}
+    row = _load(settings, settings["paced"]["streams"], "paced", seconds, tokens=tokens)
+    return row, 1e6 * (_usage(pid)[0] - before) / max(1, row["requests"])
 
 
-def _load(settings: dict[str, Any], concurrency: int, mode: str, seconds: float, port: int = PORT) -> dict[str, Any]:
+def _load(
+    settings: dict[str, Any], concurrency: int, mode: str, seconds: float, port: int = PORT, tokens: int = 0
+) -> dict[str, Any]:
     numbers = [port, concurrency, seconds, mode, settings["body_kib"], settings["prompts"]]
+    numbers.append(tokens or settings["stream_tokens"])
     command = _pinned([sys.executable, str(HERE / "load.py"), *map(str, numbers)], settings["load_cpu"])
     row: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return row
