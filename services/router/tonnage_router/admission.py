@@ -105,7 +105,6 @@ class Admission:
         ):
             return
         if at_once:
-            pool.drain.left(exchange.prompt_tokens, now)
             exchange.dispatch()
             return
         settings = self._gateway.settings
@@ -137,6 +136,8 @@ class Admission:
         cost = max(1.0, float(exchange.prompt_tokens))
         waited_s, exchange.admission = time.perf_counter() - exchange.started, None
         deadline = now + exchange.incoming.may_wait_s(self._gateway.settings.queue_ttl_s) - waited_s
+        if not len(pool.queue):
+            pool.drain.begin(now)
         full = not pool.queue.push(exchange, tenant, cost=cost, deadline=deadline, weight=weight, priority=priority)
         if full:
             evicted = pool.queue.make_room(tenant, weight=weight, priority=priority)
@@ -151,12 +152,12 @@ class Admission:
         self.room_freed()
 
     def _too_long(self, pool: Pool, exchange: "Exchange") -> bool:
-        """Whether the predicted wait exceeds the time to live; a tenant's own share may be shorter, so only for one
-        that has no tenants to be fair to."""
+        """Whether the predicted wait exceeds what the request may wait; a tenant's own share may be shorter, so only
+        for one that has no tenants to be fair to."""
         if pool.drain.rate <= 0 or not self._gateway.eligible(pool.model):
             return False
-        own_s = exchange.prompt_tokens / pool.drain.rate
-        return exchange.account is None and self._queued_s(pool, exchange) + own_s > self._gateway.settings.queue_ttl_s
+        wait_s = self._queued_s(pool, exchange) + exchange.prompt_tokens / pool.drain.rate
+        return exchange.account is None and wait_s > exchange.incoming.may_wait_s(self._gateway.settings.queue_ttl_s)
 
     def _queued_s(self, pool: Pool, exchange: "Exchange") -> float:
         """Seconds until what waits in the pool has left, at its present rate; 0 where that is unknown, and for a

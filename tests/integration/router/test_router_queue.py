@@ -192,6 +192,33 @@ async def test_a_deadline_of_thousands_of_digits_is_no_deadline(engines: Any, ro
     assert answer.status == 429
 
 
+async def test_a_queue_longer_than_a_requests_own_deadline_is_said_at_once(engines: Any, route: Any) -> None:
+    async def slow(call: Any) -> None:
+        await asyncio.sleep(0.03)
+        call.answer()
+
+    router = await route(await engines(script=slow), endpoint_requests=1, queue_ttl_s=30)
+    body = orjson.dumps({"model": "m", "prompt": "x" * 4000})
+    waiting = [asyncio.create_task(router.post(body, b"/v1/completions")) for _ in range(20)]
+    await router.until(lambda: router.gateway.admission.waiting == 19)
+    await router.until(lambda: router.gateway.admission.waiting < 14)
+    answer = await router.post(body, b"/v1/completions", extra=b"x-tonnage-deadline-ms: 1\r\n")
+    assert answer.status == 429 and b"longer than its requests may wait" in answer.body
+    assert (await router.post(body, b"/v1/completions", extra=b"x-tonnage-deadline-ms: 20000\r\n")).status == 200
+    assert {(await task).status for task in waiting} == {200}
+
+
+async def test_a_burst_after_quiet_hours_is_not_refused_for_what_was_asked_before(engines: Any, route: Any) -> None:
+    router = await route(await engines(), endpoint_requests=1, queue_ttl_s=1)
+    body = orjson.dumps({"model": "m", "prompt": "x" * 40_000})
+    for _ in range(8):
+        assert (await router.post(body, b"/v1/completions")).status == 200
+        await asyncio.sleep(0.05)
+    assert {
+        answer.status for answer in await asyncio.gather(*(router.post(body, b"/v1/completions") for _ in range(60)))
+    } == {200}
+
+
 async def test_a_full_queue_is_429_and_a_client_that_leaves_it_frees_its_place(engines: Any, route: Any) -> None:
     async def never(call: Any) -> None:
         await call.reader.read(1)

@@ -91,9 +91,30 @@ def test_settled_use_follows_the_limit_within_one_percent() -> None:
 def test_retry_after_follows_the_rate_at_which_the_queue_drains() -> None:
     drain = DrainRate()
     assert drain.retry_after_s(1000, 30) == 30
-    for tick in range(1000):
+    drain.begin(0.0)
+    for tick in range(1, 1000):
         drain.left(100, tick * 0.1)
     assert drain.rate == pytest.approx(1000, rel=0.1)
     assert drain.retry_after_s(5000, 30) == pytest.approx(5, abs=1)
     assert drain.retry_after_s(10**9, 30) == 30
     assert drain.retry_after_s(0, 30) == 1
+
+
+def test_a_queue_that_has_just_begun_to_drain_is_not_taken_for_a_slow_one() -> None:
+    drain = DrainRate()
+    drain.begin(5.0)
+    drain.left(100, 5.05)
+    assert drain.rate == 0
+    drain.left(100, 5.2)
+    assert drain.rate == pytest.approx(1000)
+    drain.left(50, 5.4)
+    assert 250 < drain.rate < 1000
+
+
+def test_time_in_which_nothing_waits_says_nothing_of_a_queues_rate() -> None:
+    drain = DrainRate()
+    drain.begin(0.0)
+    drain.left(1000, 1.0)
+    drain.begin(500.0)
+    drain.left(1000, 501.0)
+    assert drain.rate == pytest.approx(1000)

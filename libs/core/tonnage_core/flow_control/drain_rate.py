@@ -1,29 +1,40 @@
 """How fast a queue drains, for a Retry-After that is true."""
 
 import math
-from dataclasses import dataclass
+
+SHORTEST_S = 0.1
+"""Departures are counted together for so long."""
 
 
-@dataclass(slots=True, eq=False)
 class DrainRate:
-    """Tokens leaving a second, as an exponential mean over `window_s`."""
+    """Tokens leaving a second, as an exponential mean over `window_s` of the time in which something waited: what
+    passes an empty queue shows what is asked for, not what can be done. 0: not known yet."""
 
-    window_s: float = 10.0
-    rate: float = 0.0
-    _at: float | None = None
-    _pending: float = 0.0
+    def __init__(self, window_s: float = 10.0) -> None:
+        self.window_s = window_s
+        self.rate = 0.0
+        self._weight = 0.0
+        self._since: float | None = None
+        self._pending = 0.0
+
+    def begin(self, now: float) -> None:
+        """Something waits from `now` on."""
+        self._since = now
+        self._pending = 0.0
 
     def left(self, tokens: float, now: float) -> None:
-        """`tokens` of work left the queue, or were dispatched at once."""
-        if self._at is None:
-            self._at = now
+        """`tokens` of work left the queue."""
+        if self._since is None:
+            return
         self._pending += tokens
-        elapsed = now - self._at
-        if elapsed < 0.1:
+        elapsed = now - self._since
+        if elapsed < SHORTEST_S:
             return
         keep = math.exp(-elapsed / self.window_s)
-        self.rate = keep * self.rate + (1 - keep) * self._pending / elapsed
-        self._at, self._pending = now, 0.0
+        old, new = keep * self._weight, 1 - keep
+        self._weight = old + new  # below 1 at first: the mean is of what was seen, not of zeros before
+        self.rate = (old * self.rate + new * self._pending / elapsed) / self._weight
+        self._since, self._pending = now, 0.0
 
     def retry_after_s(self, waiting_tokens: float, longest_s: float) -> int:
         """Whole seconds until `waiting_tokens` are gone at the present rate: at least 1, at most `longest_s`."""
