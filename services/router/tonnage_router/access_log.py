@@ -8,10 +8,16 @@ import orjson
 
 if TYPE_CHECKING:
     from tonnage_router.exchange import Exchange
+    from tonnage_router.wire.incoming import Incoming
+
+
+PATH_SHOWN = 200
+"""Bytes of a path that was refused."""
 
 
 class AccessLog:
-    """`mode`: `off`, `errors` (status 500 and up, cut streams, failed attempts) or `all`."""
+    """`mode`: `off`, `errors` (whatever did not end well: refusals, errors of any status, cut streams, clients that
+    left, failed attempts) or `all`."""
 
     def __init__(self, mode: str, stream: BinaryIO | None = None) -> None:
         self._mode = mode
@@ -36,12 +42,30 @@ class AccessLog:
             "status": exchange.status,
             "outcome": outcome,
             "reason": exchange.decision.reason.value if exchange.decision else None,
+            "decision": exchange.decision.number or None if exchange.decision else None,
             "attempts": exchange.failures or [],
             "duration_ms": round(duration_s * 1e3, 3),
             "first_byte_ms": round(exchange.first_byte_s * 1e3, 3) if exchange.first_byte_s is not None else None,
             "bytes": exchange.sent_bytes,
             "prompt_tokens": usage.prompt_tokens if usage else None,
             "completion_tokens": usage.completion_tokens if usage else None,
+        }
+        self._lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+    def refused(self, incoming: "Incoming | None", status: int, why: str) -> None:
+        """Note a request that ended before routing, as far as it was read."""
+        if self._mode == "off":
+            return
+        line: dict[str, object] = {
+            "ts": round(time.time(), 3),
+            "level": "info",
+            "service": "router",
+            "msg": "refused",
+            "path": incoming.path[:PATH_SHOWN].decode("latin-1") if incoming is not None else None,
+            "request_id": incoming.request_id.decode("latin-1") if incoming and incoming.request_id else None,
+            "tenant": incoming.account.spec.name if incoming and incoming.account else None,
+            "status": status,
+            "why": why,
         }
         self._lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 

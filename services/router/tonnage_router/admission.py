@@ -230,9 +230,11 @@ class Admission:
     def lengths(self) -> dict[str, int]:
         """Requests waiting for capacity, held ones among them, by model; every known model is named."""
         gateway = self._gateway
-        found = {gateway.lora.parent(name) or name: 0 for name in gateway.fleet.seen_models}
+        parents = gateway.fleet.parents
+        found = {gateway.lora.parent(name) or parents.get(name, name): 0 for name in gateway.fleet.seen_models}
         for pool in self._pools.values():
-            found[pool.model] = found.get(pool.model, 0) + len(pool.queue)
+            base = parents.get(pool.model, pool.model)
+            found[base] = found.get(base, 0) + len(pool.queue)
         for model, held in self.held().items():
             found[model] = found.get(model, 0) + held
         return found
@@ -246,7 +248,8 @@ class Admission:
         """`/admin/queue`: a row a pool."""
         return [
             {
-                "pool": pool.model,
+                "pool": (base := self._gateway.fleet.parents.get(pool.model, pool.model)),
+                "adapter": pool.model if pool.model != base else None,
                 "length_class": pool.length_class,
                 "requests": len(pool.queue),
                 "prompt_tokens": math.ceil(pool.queue.waiting_cost),

@@ -9,13 +9,14 @@ from prometheus_client import CollectorRegistry
 
 from tonnage_router.fleet import Endpoint
 from tonnage_router.gateway import Gateway
+from tonnage_router.worker_channel import WorkerChannel
 from tonnage_runtime.http_app import build_base_app
 
 VERSION = "0.1.0"
 
 
-def build_app(gateway: Gateway, registry: CollectorRegistry) -> FastAPI:
-    """The admin application over a running gateway."""
+def build_app(gateway: Gateway, registry: CollectorRegistry, channel: WorkerChannel | None = None) -> FastAPI:
+    """The admin application over a running gateway. `channel`: to the router's other workers, where it has any."""
     app = build_base_app(
         "Tonnage router admin", registry, not_ready=gateway.not_ready, access_file=gateway.settings.access_file
     )
@@ -35,6 +36,8 @@ def build_app(gateway: Gateway, registry: CollectorRegistry) -> FastAPI:
             message = f"no endpoint {endpoint_id}; known: {', '.join(gateway.fleet.by_id) or 'none'}"
             return JSONResponse({"error": {"message": message, "type": "not_found_error"}}, status_code=404)
         (gateway.fleet.undrain if undo else gateway.fleet.drain)(endpoint)
+        if channel is not None:
+            channel.drain(endpoint_id, undo=undo)
         return JSONResponse(_endpoint(gateway, endpoint))
 
     @app.get("/admin/decisions", tags=["admin"])

@@ -119,8 +119,9 @@ class DecisionRecord:
 
 def explanation(decision: Decision, endpoint: str) -> bytes:
     """A decision as header lines, for an answer to a client that asked why."""
-    return b"x-tonnage-endpoint: %b\r\nx-tonnage-reason: %b\r\nx-tonnage-hit-tokens: %d\r\n" % (
+    lines = b"x-tonnage-endpoint: %b\r\nx-tonnage-reason: %b\r\nx-tonnage-hit-tokens: %d\r\n" % (
         endpoint.encode(),
         decision.reason.encode(),
         decision.matched_tokens,
     )
+    return lines + b"x-tonnage-decision: %d\r\n" % decision.number if decision.number else lines

@@ -163,6 +163,7 @@ class Gateway:
             self._local(client, incoming, 404, message, code="model_not_found", param="model")
             return
         facts.pool = self.lora.parent(facts.model) or facts.model
+        facts.base = self.fleet.parents.get(facts.pool, facts.pool)
         exchange = Exchange(self, client, incoming, facts)
         exchange.register()
         if self.tracer is not None:
@@ -206,6 +207,7 @@ class Gateway:
     def refused(self, incoming: Incoming | None, status: int, why: str) -> None:
         """A request, as far as it was read, ended before routing."""
         self.metrics.refused[status] = self.metrics.refused.get(status, 0) + 1
+        self.access_log.refused(incoming, status, why)
         if self.tracer is not None:
             self.tracer.refused(incoming, status, why)
 
@@ -253,6 +255,7 @@ class Gateway:
         metrics.choice.observe(seconds)
         if self.limits.decisions_kept:
             self._number += 1
+            decision.number = self._number
             self.decisions.append(DecisionRecord(exchange, decision, time.time(), self._number, self.profile))
 
     # --- what traffic says of endpoints -------------------------------------------------------------------------------
@@ -341,7 +344,7 @@ class Gateway:
         metrics.count(metrics.requests, key, most=MAX_REQUEST_KEYS)
         metrics.outcomes[outcome] = metrics.outcomes.get(outcome, 0) + 1
         duration = time.perf_counter() - exchange.started
-        pool = exchange.facts.pool
+        pool = exchange.facts.base
         metrics.observe_request(pool, duration, exchange.first_byte_s)
         verdict = self.objectives.verdict(exchange, outcome, pool, duration)
         if verdict is not None:
@@ -379,7 +382,7 @@ class Gateway:
 
     def _learn(self, exchange: Exchange, usage: "Usage") -> None:
         self.metrics.count_tokens(
-            exchange.facts.pool, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0
+            exchange.facts.base, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0
         )
         self.prompts.answered(exchange, usage.prompt_tokens)
         if exchange.facts.tokens is None and exchange.facts.model is not None:

@@ -64,7 +64,7 @@ class Holding:
         return rule.has_time(exchange.prompt_tokens, chosen, waited_s, pace, decision.matched_tokens)
 
     def _rule_of(self, exchange: "Exchange") -> HoldRule:
-        return self._rules.get(exchange.facts.pool, self._rule)
+        return self._rules.get(exchange.facts.base, self._rule)
 
     def _hold(self, exchange: "Exchange", decision: "Decision") -> None:
         if not exchange.held_at:
@@ -85,7 +85,7 @@ class Holding:
         if exchange.held_at:
             self.let_go(exchange)
         if exchange.held_s:
-            self._gateway.metrics.prompt_held(exchange.facts.pool, exchange.held_s)
+            self._gateway.metrics.prompt_held(exchange.facts.base, exchange.held_s)
         if self._waits and exchange.endpoint is not None:
             self._answer_ended(exchange.endpoint.candidate.slot)
 
@@ -118,4 +118,4 @@ class Holding:
 
     def lengths(self) -> dict[str, int]:
         """Requests held now, by pool."""
-        return Counter(exchange.facts.pool for exchange in self._held if not exchange.ended)
+        return Counter(exchange.facts.base for exchange in self._held if not exchange.ended)

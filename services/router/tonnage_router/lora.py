@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 ALREADY = b"already been loaded"
+ANSWER_SHOWN = 300
+"""Bytes of a refused load's answer in the log."""
 
 
 class LoraLoader:
@@ -72,9 +74,11 @@ class LoraLoader:
             answer = await self._call(endpoint, LOAD, body)
             loaded = answer[0] == 200 or ALREADY in answer[1]
             if not loaded:
-                log.warning("adapter not loaded", extra={"endpoint": endpoint.id, "adapter": spec.name})
+                said = {"status": answer[0], "answer": answer[1][:ANSWER_SHOWN].decode("utf-8", "replace")}
+                log.warning("adapter not loaded", extra={"endpoint": endpoint.id, "adapter": spec.name} | said)
         except ProbeError as error:
-            log.warning("adapter not loaded", extra={"endpoint": endpoint.id, "problem": str(error)})
+            told = {"endpoint": endpoint.id, "adapter": spec.name, "problem": str(error)}
+            log.warning("adapter not loaded", extra=told)
         finally:
             endpoint.residency.end_load(spec.name, loaded)
             self._publish(endpoint)
@@ -89,9 +93,9 @@ class LoraLoader:
     async def _make_room(self, endpoint: "Endpoint", name: str) -> None:
         residency, slots = endpoint.residency, endpoint.candidate.adapter_slots
         while slots is not None and len(residency.names) > slots:
-            victim = residency.victim(slots)
+            victim = residency.victim(slots, self.specs)
             if victim is None:
-                return  # every adapter is in use: the engine queues or swaps by itself
+                return  # each is in use, or its path is unknown here: the engine swaps by itself, or refuses
             residency.unloaded(victim)
             self._count("unloaded")
             await self._call(endpoint, UNLOAD, orjson.dumps({"lora_name": victim}))

@@ -20,6 +20,7 @@ from tonnage_router.metrics import RouterMetrics
 from tonnage_router.service import run
 from tonnage_router.settings import RouterSettings
 from tonnage_router.trace_settings import with_standard
+from tonnage_router.worker_channel import WorkerChannel
 from tonnage_router.workers import run_workers
 from tonnage_runtime.arguments import no_arguments
 from tonnage_runtime.http_app import bind
@@ -58,8 +59,8 @@ def _complain(error: TonnageError) -> int:
     return 2
 
 
-def serve_one(settings: RouterSettings) -> int:
-    """One process: listen and run until told to stop."""
+def serve_one(settings: RouterSettings, channel: WorkerChannel | None = None) -> int:
+    """One process: listen and run until told to stop. `channel`: its end to the router's other workers."""
     configure_logging("router", settings.log_level)
     raise_open_file_limit()
     registry = new_registry()
@@ -72,7 +73,7 @@ def serve_one(settings: RouterSettings) -> int:
     gc.freeze()  # modules and settings live as long as the process: collections skip them
     gc.set_threshold(10_000, 20, 50)  # a request leaves no cycles behind; fewer collections, shorter pauses
     try:
-        uvloop.run(run(gateway, registry, data, admin))
+        uvloop.run(run(gateway, registry, data, admin, channel))
     except BadInputError as error:
         return _complain(error)
     return 0

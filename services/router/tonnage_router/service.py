@@ -32,6 +32,7 @@ from tonnage_runtime.tls import follow_certificate, server_context
 if TYPE_CHECKING:
     from tonnage_router.kube_discovery import KubeDiscovery
     from tonnage_router.sharing import Sharing
+    from tonnage_router.worker_channel import WorkerChannel
 
 
 FIRST_LOOK_S = 2.5
@@ -180,7 +181,13 @@ class RouterService:
         self.gateway.access_log.flush()
 
 
-async def run(gateway: Gateway, registry: CollectorRegistry, data: socket.socket, admin: socket.socket) -> None:
+async def run(
+    gateway: Gateway,
+    registry: CollectorRegistry,
+    data: socket.socket,
+    admin: socket.socket,
+    channel: "WorkerChannel | None" = None,
+) -> None:
     """Serve until SIGTERM or SIGINT, then drain with the admin port still answering."""
     tls = gateway.settings.admin_tls
     if tls is not None:
@@ -188,7 +195,9 @@ async def run(gateway: Gateway, registry: CollectorRegistry, data: socket.socket
     service = RouterService(gateway)
     await service.start(data)
     stop_admin, ending = asyncio.Event(), asyncio.Event()
-    admin_app = build_app(gateway, registry)
+    if channel is not None:
+        channel.start(gateway.fleet)
+    admin_app = build_app(gateway, registry, channel)
     serving = asyncio.create_task(serve(admin_app, admin, drain_timeout_s=1.0, stop=stop_admin, tls=tls))
     await asyncio.sleep(0)  # `serve` has put its own signal handlers in place; these replace them
     loop = asyncio.get_running_loop()
@@ -200,4 +209,6 @@ async def run(gateway: Gateway, registry: CollectorRegistry, data: socket.socket
     await service.drain()
     stop_admin.set()
     await serving
+    if channel is not None:
+        channel.stop()
     await service.stop()

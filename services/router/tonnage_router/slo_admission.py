@@ -44,7 +44,7 @@ class SloAdmission:
             exchange.admission = self._verdict(exchange, exchange.facts.pool, 0.0)
 
     def _verdict(self, exchange: "Exchange", pool: str, queued_s: float) -> TtftVerdict | None:
-        slo = self._by_pool.get(pool, self._default)
+        slo = self._by_pool.get(exchange.facts.base, self._default)
         if slo is None:
             return None
         limit_s = slo.ttft_limit_ms(exchange.prompt_tokens) / 1e3

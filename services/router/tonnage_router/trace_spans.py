@@ -195,7 +195,7 @@ def _labels_of(exchange: "Exchange", path: str, outcome: str, origin: Origin, *,
         outcome,
         failed,
         facts.model,
-        facts.pool,
+        facts.base,
         facts.stream,
         endpoint.id if endpoint is not None else None,
         decision.reason.value if decision is not None else None,
@@ -240,7 +240,7 @@ def _labels(
 def _phase_labels_of(phase: Phase, exchange: "Exchange", path: str, status: int | None) -> bytes:
     endpoint, why, facts = phase.endpoint, phase.why, exchange.facts
     if endpoint is None:
-        return encoded_attributes({"error.type": why, "tonnage.pool": facts.pool})
+        return encoded_attributes({"error.type": why, "tonnage.pool": facts.base})
     if phase.name not in CALLS:
         return encoded_attributes({"error.type": why, "tonnage.endpoint": endpoint.id, "tonnage.adapter": facts.model})
     if status is None and why is not None and why.isdigit():

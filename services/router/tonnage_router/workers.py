@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable, Collection
 
 from tonnage_router.settings import RouterSettings
+from tonnage_router.worker_channel import WorkerChannel, channels
+
+Serve = Callable[[RouterSettings, WorkerChannel], int]
 
 
 def worker_settings(settings: RouterSettings, number: int) -> RouterSettings:
@@ -21,12 +24,13 @@ def worker_settings(settings: RouterSettings, number: int) -> RouterSettings:
     )
 
 
-def run_workers(settings: RouterSettings, serve: Callable[[RouterSettings], int]) -> int:
+def run_workers(settings: RouterSettings, serve: Serve) -> int:
     """Fork the workers and wait for them. SIGTERM and SIGINT reach all; when one dies the rest are ended.
 
     Returns the first non-zero exit code, or 0.
     """
-    children = [_fork(worker_settings(settings, number), serve) for number in range(settings.workers)]
+    ends = channels(settings.workers)
+    children = [_fork(worker_settings(settings, number), ends[number], serve) for number in range(settings.workers)]
 
     def forward(number: int, _: object) -> None:
         _end(children, number)
@@ -51,7 +55,7 @@ def _end(pids: Collection[int], number: int) -> None:
             continue
 
 
-def _fork(settings: RouterSettings, serve: Callable[[RouterSettings], int]) -> int:
+def _fork(settings: RouterSettings, channel: WorkerChannel, serve: Serve) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -59,6 +63,6 @@ def _fork(settings: RouterSettings, serve: Callable[[RouterSettings], int]) -> i
         return pid
     code = 1
     try:
-        code = serve(settings)
+        code = serve(settings, channel)
     finally:
         os._exit(code)

@@ -33,6 +33,9 @@ async def test_a_second_turn_goes_where_the_first_went_and_says_so(engines: Any,
     assert first.header(b"x-tonnage-endpoint") == second.header(b"x-tonnage-endpoint")
     assert (first.header(b"x-tonnage-reason"), second.header(b"x-tonnage-reason")) == (b"load", b"prefix")
     assert int(second.header(b"x-tonnage-hit-tokens")) >= 400
+    async with admin(router) as client:
+        kept = (await client.get(f"/admin/decisions/{int(second.header(b'x-tonnage-decision'))}")).json()["decision"]
+    assert (kept["reason"], kept["hit_tokens"]) == ("prefix", int(second.header(b"x-tonnage-hit-tokens")))
     plain = await router.post(chat(LONG))
     assert plain.header(b"x-tonnage-endpoint") is None
 

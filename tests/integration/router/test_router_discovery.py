@@ -121,6 +121,33 @@ async def test_two_workers_share_the_port_and_end_on_sigterm(engines: Any) -> No
     assert process.returncode == 0
 
 
+async def test_a_drain_told_to_one_worker_is_every_workers(engines: Any) -> None:
+    (engine,) = await engines()
+    port, admin, second = free_ports(3)
+    admin = min(admin, second) if abs(admin - second) == 1 else admin
+    process = await start(engine.url, port, admin, TONNAGE_ROUTER_WORKERS="3")
+    admins = [f"http://127.0.0.1:{admin + worker}" for worker in range(3)]
+    async with httpx.AsyncClient() as client:
+        for worker in range(3):
+            await ready(client, admin + worker)
+
+        async def drained() -> list[list[str]]:
+            answers = [(await client.get(f"{url}/admin/endpoints")).json() for url in admins]
+            return [answer["endpoints"][0]["drained_by"] for answer in answers]
+
+        path = f"/admin/endpoints/127.0.0.1:{engine.port}/drain"
+        for query, expected in (("", ["admin"]), ("?undo=true", [])):
+            assert (await client.post(admins[1] + path + query)).status_code == 200
+            for _ in range(200):
+                if (found := await drained()) == [expected] * 3:
+                    break
+                await asyncio.sleep(0.025)
+            assert found == [expected] * 3
+    process.send_signal(signal.SIGTERM)
+    await asyncio.wait_for(process.communicate(), 15)
+    assert process.returncode == 0
+
+
 async def test_a_taken_port_is_one_line_and_exit_2(engines: Any) -> None:
     (engine,) = await engines()
     (admin,) = free_ports(1)

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import orjson
+import pytest
 
 ADAPTERS = [{"name": f"lora-{n}", "parent": "m", "path": f"/adapters/{n}"} for n in range(4)]
 
@@ -160,3 +161,49 @@ async def test_adapters_and_their_base_wait_in_one_queue(engines: Any, route: An
     go.set()
     assert {(await task).status for task in tasks} == {200}
     assert router.gateway.admission.lengths() == {"m": 0}
+
+
+def listed(*names: str) -> list[dict[str, Any]]:
+    return [{"id": "m"}, *({"id": name, "parent": "m"} for name in names)]
+
+
+async def test_an_adapter_that_only_the_engine_can_load_is_never_unloaded(engines: Any, route: Any) -> None:
+    (engine,) = await engines(script=engine_with_adapters)
+    engine.listed = listed("theirs")
+    spec = {"url": engine.url, "model": "m", "adapter_slots": 2}
+    router = await route([engine], endpoints=[spec], adapters=ADAPTERS)
+    await router.until(lambda: "theirs" in next(iter(router.gateway.fleet)).candidate.adapters)
+    for name in ("theirs", "lora-0", "lora-1", "theirs", "lora-2"):
+        assert (await router.post(body(name))).status == 200
+    assert loads(engine) == ["lora-0", "lora-1", "lora-2"]
+    assert loads(engine, "unload") == ["lora-0", "lora-1"]
+
+
+async def test_adapters_that_only_engines_list_count_as_their_bases_demand(engines: Any, route: Any) -> None:
+    go = asyncio.Event()
+
+    async def slow(call: Any) -> None:
+        await go.wait()
+        call.answer()
+
+    (engine,) = await engines(script=slow)
+    engine.listed = listed("theirs")
+    router = await route([engine], endpoint_requests=1)
+    await router.until(lambda: "theirs" in router.gateway.fleet.seen_models)
+    tasks = [asyncio.create_task(router.post(body(name))) for name in ("m", "m", "theirs")]
+    await router.until(lambda: router.gateway.admission.lengths() == {"m": 2})
+    rows = router.gateway.admission.document()
+    assert [(row["pool"], row["adapter"], row["requests"]) for row in rows] == [("m", None, 1), ("m", "theirs", 1)]
+    go.set()
+    assert {(await task).status for task in tasks} == {200}
+    assert set(router.gateway.metrics.tokens) == {"m"}
+
+
+async def test_a_load_that_is_refused_is_logged_with_what_the_engine_said(
+    engines: Any, route: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    router = await route(await engines(script=refuses_to_load), adapters=ADAPTERS)
+    await router.post(body("lora-1"))
+    (record,) = [record for record in caplog.records if record.getMessage() == "adapter not loaded"]
+    assert (vars(record)["adapter"], vars(record)["status"]) == ("lora-1", 404)
+    assert "no such path" in vars(record)["answer"]

@@ -1,11 +1,15 @@
 """What the router refuses by itself: malformed framing, paths outside the list, bodies that cannot be routed."""
 
 import asyncio
+import io
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from tests.integration.router.tenant_files import key, write
+from tonnage_router.access_log import AccessLog
 from tonnage_router.settings import EndpointSpec
 
 PATH = b"/v1/chat/completions"
@@ -343,3 +347,20 @@ async def test_an_absurd_answer_length_in_flight_disturbs_no_other_request(engin
     assert (await client.read()).complete
     await router.settled()
     assert router.counters() == [(0, 0, 0)] * 2
+
+
+@pytest.mark.parametrize("mode", ["errors", "all", "off"])
+async def test_a_refusal_leaves_a_line_in_the_access_log(mode: str, engines: Any, route: Any, tmp_path: Path) -> None:
+    written = io.BytesIO()
+    router = await route(await engines(), tenants_file=write(tmp_path, a={}))
+    router.gateway.access_log = AccessLog(mode, written)
+    assert (await router.post(b"{", extra=b"x-request-id: one\r\n")).status == 401
+    assert (await router.post(b"{", extra=b"x-request-id: two\r\n" + key("a"))).status == 400
+    assert (await router.post(b"{}", b"/nope", key("a"))).status == 404
+    router.gateway.access_log.flush()
+    lines = [orjson.loads(line) for line in written.getvalue().splitlines()]
+    found = [(line["status"], line["path"], line["request_id"], line["tenant"]) for line in lines]
+    chat = PATH.decode()
+    expected = [(401, chat, "one", None), (400, chat, "two", "a"), (404, "/nope", None, None)]
+    assert found == ([] if mode == "off" else expected)
+    assert mode == "off" or "Bearer <key>" in lines[0]["why"]

@@ -61,9 +61,9 @@ class Residency:
                 self._order[name] = None
                 self._order.move_to_end(name, last=False)
 
-    def victim(self, slots: int | None) -> str | None:
-        """The adapter to unload before one more is loaded: least recently used, not in use; None when there is room,
-        or when every one is in use."""
+    def victim(self, slots: int | None, known: Collection[str]) -> str | None:
+        """The adapter to unload before one more is loaded: least recently used, not in use, and one of `known`, which
+        can be loaded again; None when there is room, or when there is none such."""
         if slots is None or len(self._order) + len(self._loading) < slots:
             return None
-        return next((name for name in self._order if name not in self._in_flight), None)
+        return next((name for name in self._order if name in known and name not in self._in_flight), None)

@@ -183,6 +183,8 @@ class Decision:
     candidates: list[Candidate]
     columns: dict[str, list[float] | None]
     totals: list[float]
+    number: int
+    """By which it is kept; 0: it is not."""
 
     def __init__(
         self,
@@ -199,3 +201,4 @@ class Decision:
         self.candidates = candidates
         self.columns = columns
         self.totals = totals
+        self.number = 0

@@ -23,7 +23,9 @@ class BodyFacts:
     include_usage: bool
     """The client itself asks for the usage event of a stream."""
     pool: str
-    """The base model: adapters wait in their base's queue, since they share its endpoints. Set once `model` is."""
+    """Whose endpoints may take it: the base model's of an adapter that is loaded on demand, else the model's own."""
+    base: str
+    """The base model, by which metrics and objectives go. Both are set once `model` is."""
     document: Mapping[str, Any] | None
     """The whole parsed body, until the prompt is measured."""
 
@@ -49,5 +51,5 @@ class BodyFacts:
         self.salt = salt
         self.session = session
         self.include_usage = include_usage
-        self.pool = ""
+        self.pool = self.base = ""
         self.document = document
