@@ -52,8 +52,8 @@ class Sweeper:
         """A client has come: where sweeps rest, do now what the rest has left, and sweep each tick again."""
         if self._resting and self._timer is not None:
             self._timer.cancel()
-            self.start()
-            self.sweep(time.monotonic())
+            self._resting = False
+            self._timer = asyncio.get_running_loop().call_later(0, self._tick)  # a failure is not the client's
 
     def _tick(self) -> None:
         """A sweep that fails is the event loop's to report, and not the last one."""

@@ -111,8 +111,9 @@ async def test_a_sweep_that_fails_is_told_and_not_the_last(engines: Any, route: 
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     stranger: Any = object()
-    client = await router.client()
+    await resting(router, waits)
     router.gateway.clients.add(stranger)
+    client = await router.client()
     await router.until(lambda: len(told) >= 2)
     router.gateway.clients.discard(stranger)
     async with asyncio.timeout(20):
