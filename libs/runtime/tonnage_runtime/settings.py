@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tonnage_runtime.errors import SettingsError
+from tonnage_runtime.setting_faults import fault, unknown
 from tonnage_runtime.yaml_file import LOADER
 
 
@@ -46,24 +47,27 @@ def load_settings(cls: type[S], service: str, environ: Mapping[str, str], file: 
         if not isinstance(document, dict):
             raise SettingsError(f"{file}: a mapping of settings is expected, found {type(document).__name__}")
         values.update(document)
+    sources = dict.fromkeys(values, str(file))
     for name, value in environ.items():
         if not name.startswith(prefix):
             continue
         field = name.removeprefix(prefix).lower()
         if field not in cls.model_fields:
-            raise SettingsError(f"{name}: no such setting; known: {', '.join(sorted(cls.model_fields))}")
+            raise SettingsError(f"{name}: {unknown(field, cls.model_fields)}")
         values[field] = _structured(value)
-    return validated(cls, values, source=prefix + "*" if file is None else f"{file} and {prefix}*")
+        sources[field] = name
+    return validated(cls, values, prefix + "*" if file is None else f"{file} and {prefix}*", sources)
 
 
-def validated(cls: type[S], values: Mapping[str, Any], source: str) -> S:
-    """`values` as `cls`; `SettingsError` with one line for the first wrong field."""
+def validated(cls: type[S], values: Mapping[str, Any], source: str, sources: Mapping[str, str] | None = None) -> S:
+    """`values` as `cls`; `SettingsError` with one line for the first wrong field, which begins with the `sources` of
+    that field, or `source`."""
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "settings"
-        raise SettingsError(f"{source}: {where}: {first['msg']}") from error
+        where, words = fault(cls, error)
+        told = (sources or {}).get(str(where[0]), source) if where else source
+        raise SettingsError(f"{told}: {'.'.join(str(part) for part in where) or 'settings'}: {words}") from error
 
 
 def _structured(value: str) -> Any:

@@ -78,7 +78,7 @@ def test_the_standard_ways_to_turn_traces_off_hold(off: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({HERE: "collector:4318"}, "otlp_endpoint: .* give a collector's URL"),
+        ({HERE: "collector:4318"}, "otlp_endpoint: give a collector's URL"),
         ({HERE: "grpc://collector:4317"}, "give a collector's URL"),
         ({HERE: "http://user:secret@collector"}, "give keys in otlp_headers"),
         ({HERE: "http://collector/?key=secret"}, "no user, query or fragment"),
