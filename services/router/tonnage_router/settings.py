@@ -2,13 +2,14 @@
 
 from pathlib import Path
 from typing import Literal
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from tonnage_core.addresses import refused_literal, resolvable
 from tonnage_core.scheduling.hold import HOLD_SHARE
 from tonnage_core.slo import Slo
+from tonnage_router.endpoint_url import unread
 from tonnage_router.trace_settings import TraceSettings
 from tonnage_runtime.settings import Settings
 from tonnage_runtime.tls import Tls, certificate
@@ -53,26 +54,14 @@ class EndpointSpec(Settings):
     @field_validator("url")
     @classmethod
     def _leads_to_an_engine(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if (why := refused_literal(parts.hostname or "")) is not None:
+        if (wrong := unread(url)) is not None:
+            raise ValueError(wrong)
+        host = urlsplit(url).hostname or ""
+        if (why := refused_literal(host)) is not None:
             raise ValueError(why)
-        if _port(parts) == 0:
-            raise ValueError(f"{url}: a port is a number from 1 to 65535")
-        if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
-            raise ValueError(
-                f"endpoint {parts.hostname}: only http://host:port is read: leave the URL's other parts out"
-            )
-        if not resolvable(parts.hostname or ""):
-            raise ValueError(f"{url}: {parts.hostname} can be no host's name")
+        if not resolvable(host):
+            raise ValueError(f"{url}: {host} can be no host's name")
         return url
-
-
-def _port(parts: SplitResult) -> int | None:
-    """The port of a URL, None without one; 0 for what is none."""
-    try:
-        return parts.port
-    except ValueError:
-        return 0
 
 
 class AdapterSpec(Settings):

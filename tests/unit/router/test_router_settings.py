@@ -41,7 +41,6 @@ def test_a_profile_of_the_configuration_file_is_a_policy(tmp_path: Path) -> None
     ("fields", "message"),
     [
         ({"policy": "fastest"}, "policy 'fastest' is not known; known: prefix, round_robin"),
-        ({"endpoints": [{"url": "grpc://x:1"}]}, "endpoint grpc://x:1: an http://host:port URL"),
         ({"endpoints": [{"url": "http://x:1"}, {"url": "http://x:1"}]}, "x:1 is listed twice"),
     ],
 )
@@ -57,10 +56,11 @@ def test_a_wrong_setting_is_named(fields: dict[str, object], message: str) -> No
         ("endpoints: [{}]", "endpoint 1: url"),
         ('endpoints: [{url: "http://x:1", gpu_speed: 1.0e-320}]', "endpoint 1: gpu_speed"),
         ('endpoints: [{url: "http://x:70000"}]', "http://x:70000: a port is a number from 1 to 65535"),
+        ('endpoints: [{url: "grpc://x:1"}]', "endpoint grpc://x:1: an http://host:port URL"),
         ('endpoints: [{url: "http://x:y"}]', "a port is a number from 1 to 65535"),
-        ('endpoints: [{url: "http://x:1/v1"}]', "endpoint x: only http://host:port is read"),
-        ('endpoints: [{url: "http://x:1/?key=1"}]', "endpoint x: only http://host:port is read"),
-        ('endpoints: [{url: "http://me:secret@x:1"}]', "endpoint x: only http://host:port is read"),
+        ('endpoints: [{url: "http://x:1/v1"}]', "endpoint x:1: only http://host:port is read"),
+        ('endpoints: [{url: "http://x:1/?key=1"}]', "endpoint x:1: only http://host:port is read"),
+        ('endpoints: [{url: "http://me:secret@x:1"}]', "endpoint x:1: only http://host:port is read"),
         ('endpoints: [{url: "http://x:1"}, {url: "http://x:1/"}]', "endpoint x:1 is listed twice"),
         ('endpoints: [{url: "http://x..y:1"}]', "x..y can be no host's name"),
         ("a: [", "not valid YAML"),

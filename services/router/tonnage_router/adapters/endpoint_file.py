@@ -10,6 +10,7 @@ from tonnage_router.fleet import endpoint_id
 from tonnage_router.ranks import by_rank
 from tonnage_router.settings import EndpointSpec
 from tonnage_runtime.errors import SettingsError
+from tonnage_runtime.setting_faults import named_fault
 from tonnage_runtime.settings import read_yaml
 
 
@@ -27,9 +28,7 @@ def read_endpoints(path: Path) -> list[EndpointSpec]:
         try:
             found.append(EndpointSpec.model_validate(row))
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise EndpointFileError(f"{path}: endpoint {number}: {where}: {first['msg']}") from error
+            raise EndpointFileError(f"{path}: endpoint {number}: {named_fault(EndpointSpec, error)}") from error
     names = Counter(endpoint_id(spec) for spec in by_rank(found))
     if found and (most := names.most_common(1)[0])[1] > 1:
         raise EndpointFileError(f"{path}: endpoint {most[0]} is listed twice: give each a unique id or url")
