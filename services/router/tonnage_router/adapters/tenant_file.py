@@ -1,23 +1,25 @@
 """Tenants in a YAML file: hashes of keys, never keys."""
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, field_validator, model_validator
 
 from tonnage_core.flow_control.tenants import TenantSpec
 from tonnage_router.tenants import TenantKeys
 from tonnage_runtime.errors import SettingsError
 from tonnage_runtime.settings import Settings, read_yaml, validated
 
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+DIGEST = re.compile(r"[0-9a-f]{64}")
+HOW = "printf %s KEY | sha256sum"
 
 
 class TenantRow(Settings):
     """One tenant as operators write it."""
 
     name: str
-    key_sha256: Digest | list[Digest]
+    key_sha256: str | list[str]
     """Hex SHA-256 of the bearer key, or of each of several."""
     weight: float = Field(default=1.0, ge=1e-3, le=1e3)
     priority: int = 0
@@ -26,6 +28,23 @@ class TenantRow(Settings):
     concurrent_tokens: int | None = Field(default=None, gt=0)
     models: list[str] = Field(default_factory=lambda: ["*"])
     prefix_isolation: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_key(cls, row: Any) -> Any:
+        if isinstance(row, dict) and "key" in row:
+            raise ValueError(f"no key is written here: replace key by key_sha256, its SHA-256, as `{HOW}` prints it")
+        return row
+
+    @field_validator("key_sha256", mode="before")
+    @classmethod
+    def _is_a_digest(cls, value: Any) -> Any:
+        """What is none is not shown: it may be a key."""
+        for number, one in enumerate(value if isinstance(value, list) else [value], 1):
+            if not isinstance(one, str) or DIGEST.fullmatch(one) is None:
+                which = f"entry {number} is not" if isinstance(value, list) else "not"
+                raise ValueError(f"{which} 64 hex digits in lower case: write what `{HOW}` prints")
+        return value
 
 
 class TenantFile(Settings):
