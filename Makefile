@@ -53,9 +53,10 @@ test-compiled: compiled ## the router's tests over the compiled modules
 images: $(VENV)/bin/python ## each image target installed afresh from its own instruction, started and asked; needs a package index
 	$(PYTHON) docker/check_targets.py
 
-chart: $(VENV)/.dev ## the chart's README and the settings in its schema, from their sources
+chart: $(VENV)/.dev ## the chart's README, the settings in its schema and the router's page of settings, from their sources
 	$(BIN)/python deploy/helm/settings_schema.py deploy/helm/tonnage
 	$(BIN)/python deploy/helm/chart_readme.py deploy/helm/tonnage
+	$(BIN)/python deploy/helm/settings_page.py docs/router_settings.md
 
 chaos: $(VENV)/.dev ## a trace through the fleet while each fault is done to it, 8 to 20 minutes: make chaos CHAOS_ARGS="--only engine"
 	$(BIN)/python benchmarks/chaos/run.py $(CHAOS_ARGS)

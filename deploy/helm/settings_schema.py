@@ -7,6 +7,7 @@ is refused by Helm and not by a pod that does not start.
 import json
 import sys
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from tonnage_bench.settings import BenchSettings
@@ -26,12 +27,12 @@ PARTS: dict[str, type[Settings]] = {
     "router": RouterSettings,
 }
 Schema = dict[str, Any]
-DROPPED = ("title", "default")
-"""A default may be made anew by each process, and a title says the name again."""
+DROPPED: dict[str, type] = {"title": object, "default": NoneType}
+"""A title says the name again, and a default of null is none: with the type that a value must have to be dropped."""
 
 
 def plain(node: Any) -> Any:
-    """`node` without titles, defaults and null: a value of null is taken out by Helm before."""
+    """`node` without titles and null: a value of null is taken out by Helm before."""
     if isinstance(node, list):
         return [plain(item) for item in node]
     if not isinstance(node, dict):
@@ -39,7 +40,7 @@ def plain(node: Any) -> Any:
     made = {
         key: {name: plain(sub) for name, sub in value.items()} if key in ("properties", "$defs") else plain(value)
         for key, value in node.items()
-        if key not in DROPPED
+        if not isinstance(value, DROPPED.get(key, ()))
     }
     options = [option for option in made.pop("anyOf", []) if option != {"type": "null"}]
     if len(options) == 1:

@@ -10,12 +10,14 @@ from typing import Any
 import yaml
 
 from tonnage_planner.settings import PolicySettings
-from tonnage_router.settings import EndpointSpec
+from tonnage_router.settings import EndpointSpec, RouterSettings
+from tonnage_runtime.setting_table import rows
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "tonnage"
 WRITER = ROOT / "deploy" / "helm" / "chart_readme.py"
 SETTINGS_WRITER = ROOT / "deploy" / "helm" / "settings_schema.py"
+PAGE_WRITER = ROOT / "deploy" / "helm" / "settings_page.py"
 
 
 def keys(values: dict[str, Any], path: str = "") -> set[str]:
@@ -89,6 +91,22 @@ def loaded(path: Path) -> Any:
 def test_the_schema_has_the_settings_of_every_part() -> None:
     """To accept a change of a settings class: `make chart`."""
     assert (CHART / "values.schema.json").read_text() == loaded(SETTINGS_WRITER).text(CHART)
+
+
+def test_the_page_of_the_routers_settings_is_current() -> None:
+    """To accept a change of the router's settings class: `make chart`."""
+    assert (ROOT / "docs" / "router_settings.md").read_text() == loaded(PAGE_WRITER).page()
+
+
+def test_every_setting_of_the_router_is_described() -> None:
+    classes = [RouterSettings, *(holds for _, holds in loaded(PAGE_WRITER).nested(RouterSettings))]
+    assert [f"{cls.__name__}.{row.name}" for cls in classes for row in rows(cls) if not row.meaning] == []
+
+
+def test_the_schema_says_what_a_setting_is_when_it_is_not_set() -> None:
+    fields = json.loads((CHART / "values.schema.json").read_text())["definitions"]["routerSettings"]["properties"]
+    assert fields["retries"]["default"] == RouterSettings().retries
+    assert "default" not in fields["tenants_file"]
 
 
 def test_the_schema_has_the_fields_of_policies_and_endpoints() -> None:

@@ -43,6 +43,9 @@ def add_settings_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("settings", nargs="?", type=Path, metavar="SETTINGS.yaml", help="settings; environment wins")
 
 
-def no_arguments(prog: str, description: str | None, arguments: Sequence[str]) -> None:
-    """For a service whose settings are all in the environment: `--help` prints and exits 0, else `ArgumentsError`."""
-    OneLineParser(prog, description).parse_args(arguments)
+def no_arguments(prog: str, description: str | None, arguments: Sequence[str], settings: str = "") -> None:
+    """For a service whose settings are all in the environment: `--help` prints, with the table of `settings` below, and
+    exits 0, else `ArgumentsError`."""
+    parser = OneLineParser(prog, description)
+    parser.epilog = settings.replace("%", "%%")
+    parser.parse_args(arguments)

@@ -27,6 +27,7 @@ from tonnage_runtime.http_app import bind
 from tonnage_runtime.logging import configure_logging
 from tonnage_runtime.metrics import new_registry
 from tonnage_runtime.open_files import raise_open_file_limit
+from tonnage_runtime.setting_table import help_text
 from tonnage_runtime.settings import load_settings
 
 CONFIG = "TONNAGE_ROUTER_CONFIG"
@@ -47,7 +48,8 @@ def settings_from(environ: Mapping[str, str]) -> RouterSettings:
 def main() -> int:
     """Run the router; exit 2 on bad settings or a taken port, with one line."""
     try:
-        no_arguments("python -m tonnage_router.main", __doc__, sys.argv[1:])
+        listed = help_text(RouterSettings, "TONNAGE_ROUTER_")
+        no_arguments("python -m tonnage_router.main", __doc__, sys.argv[1:], listed)
         settings = settings_from(os.environ)
     except TonnageError as error:
         return _complain(error)

@@ -21,22 +21,23 @@ class EndpointSpec(Settings):
     url: str
     """`http://host:port` of the engine's OpenAI server."""
     model: str | None = None
-    """Model name clients use; None takes the names the engine lists."""
+    """Model name clients use; without it the names that the engine lists."""
     served_model: str | None = None
     """Name the engine itself knows, when it differs from `model`: requests are rewritten to it."""
     id: str | None = None
     """Stable name; the URL's host and port when absent."""
     role: Literal["both", "prefill", "decode"] = "both"
+    """What it may do: compute prompts for others (`prefill`), write answers (`decode`), or both."""
     length_class: Literal["short", "long"] | None = None
     """Prompt-length pool the endpoint belongs to."""
     gpu_profile: str | None = None
     """`node/index` of its GpuProfile."""
     gpu_speed: float | None = Field(default=None, ge=0.001, le=1)
-    """Speed relative to the fleet's best, 0.001 to 1; None is unknown."""
+    """Speed relative to the fleet's best, 0.001 to 1; without it unknown."""
     cost: float | None = Field(default=None, ge=0)
     """Relative price of an hour."""
     adapter_slots: int | None = Field(default=None, ge=0)
-    """LoRA adapters it holds at once; None is unknown."""
+    """LoRA adapters it holds at once; without it unknown."""
     api_key: str | None = None
     """Bearer token sent to the engine when tenants are configured."""
     kv_events_port: int | None = Field(default=None, ge=1, le=65535)
@@ -114,14 +115,18 @@ class ProfileSpec(Settings):
     """A scheduling profile: names of filters, weights of scorers, a picker."""
 
     filters: list[str]
+    """Which endpoints are looked at, by the names of filters."""
     scorers: dict[str, float]
+    """What is added up for each of them: weights by the names of scorers."""
     picker: str = "max_random_ties"
+    """Which is taken of those with their totals, by a picker's name."""
 
 
 class RouterSettings(TraceSettings):
     """Everything the router reads at start."""
 
     host: str = "127.0.0.1"
+    """Address that both ports listen on; `0.0.0.0` is every address of the machine."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Data port: the OpenAI API."""
     admin_port: int = Field(default=8001, ge=0, le=65535)
@@ -138,9 +143,11 @@ class RouterSettings(TraceSettings):
     """File of SHA-256 hashes of bearer tokens, one a line, read again when it changes: the admin API then needs one,
     but for health, readiness and metrics."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least severe log lines to write."""
     workers: int = Field(default=1, ge=1, le=64)
     """Processes that share the data port (SO_REUSEPORT); worker i has admin port `admin_port + i`."""
     endpoints: list[EndpointSpec] = Field(default_factory=list)
+    """Engines, known from the start; those of `endpoints_file` and of `discovery` come to them."""
     endpoints_file: Path | None = None
     """YAML of endpoints, read again when it changes."""
     discovery: Literal["static", "file", "kubernetes"] = "static"
@@ -177,6 +184,7 @@ class RouterSettings(TraceSettings):
     policy: str = "prefix"
     """A built-in policy, or the name of one of `profiles`."""
     profiles: dict[str, ProfileSpec] = Field(default_factory=dict)
+    """Policies of your own by name: filters, scorers with their weights, a picker."""
     seed: int = 0
     """Seed of tie-breaking; worker i adds i."""
     block_bytes: int = Field(default=512, ge=32)
@@ -199,6 +207,7 @@ class RouterSettings(TraceSettings):
     head_bytes: int = 64 << 10
     """Largest request head; larger ones answer 431."""
     connect_timeout_s: float = Field(default=2.0, gt=0)
+    """Longest wait for a connection to an engine."""
     first_byte_timeout_s: float = Field(default=600.0, gt=0)
     """From the request sent to the engine's first byte: queueing and prefill."""
     idle_timeout_s: float = Field(default=120.0, gt=0)
@@ -214,6 +223,7 @@ class RouterSettings(TraceSettings):
     retry_budget: float = Field(default=0.2, ge=0)
     """Retries allowed as a share of requests, over a floor of ten."""
     health_interval_s: float = Field(default=2.0, gt=0)
+    """Between probes of an engine's /health."""
     unhealthy_after: int = Field(default=2, ge=1)
     """Failed probes in a row that take an endpoint out."""
     models_interval_s: float = Field(default=5.0, gt=0)
@@ -227,6 +237,7 @@ class RouterSettings(TraceSettings):
     adapters: list[AdapterSpec] = Field(default_factory=list)
     """LoRA adapters loaded on demand (vLLM needs VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)."""
     adapter_load_timeout_s: float = Field(default=60.0, gt=0)
+    """Longest wait for an engine to load an adapter."""
     tenants_file: Path | None = None
     """YAML of tenants, read again when it changes; without it every request is served."""
     queue_ttl_s: float = Field(default=30.0, gt=0)
@@ -243,6 +254,7 @@ class RouterSettings(TraceSettings):
     """Models whose requests wait, rather than answer 503, while no endpoint serves them; the router is then ready
     without any healthy endpoint."""
     drain_timeout_s: float = Field(default=30.0, ge=0)
+    """After SIGTERM, the time that answers under way get to end."""
     slo: SloSpec = SloSpec()
     """What requests are judged by in `tonnage_router_slo_requests_total`, admitted by with `admit`, and held by."""
     slos: dict[str, SloSpec] = Field(default_factory=dict)
@@ -252,6 +264,7 @@ class RouterSettings(TraceSettings):
     most; 0: none waits. Needs the scorer `spoilt_answers`, which the policy `prefix` has; without effect with
     `disaggregation`."""
     access_log: Literal["off", "errors", "all"] = "errors"
+    """Requests that get a line: `errors` are status 500 and up, cut streams and those with a failed attempt."""
     decisions_kept: int = Field(default=1000, ge=0)
     """Decisions that `/admin/decisions` can show."""
 

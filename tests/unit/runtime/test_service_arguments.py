@@ -1,5 +1,6 @@
 """Every service's command line: help is help, and what it does not take is one line and exit code 2."""
 
+import re
 import sys
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ import tonnage_operator.main
 import tonnage_planner.main
 import tonnage_router.main
 import tonnage_sim.main
+from tonnage_router.settings import RouterSettings
 from tonnage_runtime.arguments import settings_file
 
 MAINS: dict[str, Callable[[], int]] = {
@@ -44,6 +46,18 @@ def test_help_is_printed_and_nothing_starts(
         MAINS[service]()
     assert ended.value.code == 0
     assert f"python -m tonnage_{service}.main" in capsys.readouterr().out
+
+
+def test_the_routers_help_lists_every_setting_with_its_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["main", "--help"])
+    with pytest.raises(SystemExit):
+        tonnage_router.main.main()
+    said = capsys.readouterr().out
+    listed = re.findall(r"^  TONNAGE_ROUTER_(\w+)  \(", said, re.M)
+    assert {name.lower() for name in listed} == RouterSettings.model_fields.keys()
+    assert "  TONNAGE_ROUTER_ADMIN_PORT  (integer, 0 to 65,535; 8001)\n      Admin port: " in said
 
 
 def test_a_settings_file_is_optional() -> None:
