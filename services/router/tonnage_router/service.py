@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import logging
 import signal
 import socket
 from collections.abc import Callable
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tonnage_router.sharing import Sharing
     from tonnage_router.worker_channel import WorkerChannel
 
+logger = logging.getLogger(__name__)
 
 FIRST_LOOK_S = 2.5
 """Longest wait for the first probes: a probe's own timeout, and half a second."""
@@ -77,8 +79,10 @@ class RouterService:
             ) from error
         return KubeDiscovery(self.gateway, self.prober.follow)
 
-    async def start(self, sock: socket.socket) -> None:
-        """Begin probing, and take connections of the listening `sock` once every endpoint was looked at."""
+    async def start(self, sock: socket.socket, admin: socket.socket | None = None) -> None:
+        """Begin probing, and take connections of the listening `sock` once every endpoint was looked at: the log then
+        says so, with the address of `admin` too."""
+        self._warn_of_no_endpoints()
         loop = asyncio.get_running_loop()
         self.prober.follow()
         self._sweeper.start()
@@ -91,9 +95,17 @@ class RouterService:
             self._tasks.append(loop.create_task(self._sharing.run()))
         if (tracer := self.gateway.tracer) is not None:
             self._tasks.append(loop.create_task(tracer.exporter.run()))
-        self._listening = loop.create_task(self._listen(sock))
+        self._listening = loop.create_task(self._listen(sock, admin))
 
-    async def _listen(self, sock: socket.socket) -> None:
+    def _warn_of_no_endpoints(self) -> None:
+        settings = self.gateway.settings
+        if not settings.endpoints and settings.endpoints_file is None and settings.discovery == "static":
+            logger.warning(
+                "no endpoints and no discovery: nothing will be served; set TONNAGE_ROUTER_ENDPOINTS, "
+                "TONNAGE_ROUTER_ENDPOINTS_FILE or TONNAGE_ROUTER_DISCOVERY"
+            )
+
+    async def _listen(self, sock: socket.socket, admin: socket.socket | None) -> None:
         """A router that has just started knows no healthy endpoint: what is sent to it waits in the kernel's backlog
         rather than being told that nothing serves it."""
         for _ in range(FIRST_LOOKS):
@@ -109,6 +121,10 @@ class RouterService:
         self._server = await loop.create_server(
             made, sock=sock, backlog=BACKLOG, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_S if self._tls else None
         )
+        told = {"url": _url(sock, tls=self._tls is not None)}
+        if admin is not None:
+            told["admin_url"] = _url(admin, tls=self.gateway.settings.admin_tls is not None)
+        logger.info("ready", extra={**told, "endpoints": len(self.gateway.fleet)})
 
     def _looked(self) -> bool:
         endpoints = list(self.gateway.fleet)
@@ -181,6 +197,12 @@ class RouterService:
         self.gateway.access_log.flush()
 
 
+def _url(sock: socket.socket, *, tls: bool) -> str:
+    """The URL of a listening socket."""
+    host, port = sock.getsockname()[:2]
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 async def run(
     gateway: Gateway,
     registry: CollectorRegistry,
@@ -193,7 +215,7 @@ async def run(
     if tls is not None:
         server_context(tls)  # a certificate that cannot be used is told before anything is served
     service = RouterService(gateway)
-    await service.start(data)
+    await service.start(data, admin)
     stop_admin, ending = asyncio.Event(), asyncio.Event()
     if channel is not None:
         channel.start(gateway.fleet)
