@@ -15,9 +15,9 @@ class ListenError(BadInputError):
 
 
 class PortInUseError(TonnageError):
-    """A listening port is taken."""
+    """A listening port is taken; `instead` says how another is chosen."""
 
-    def __init__(self, host: str, port: int) -> None:
-        super().__init__(f"port {port} on {host} is in use: stop the other process or choose another port")
+    def __init__(self, host: str, port: int, instead: str = "choose another port") -> None:
+        super().__init__(f"port {port} on {host} is in use: stop the other process or {instead}")
         self.host = host
         self.port = port

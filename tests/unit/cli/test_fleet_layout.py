@@ -30,7 +30,7 @@ def test_a_taken_port_is_named_before_anything_starts() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(PortInUseError, match=f"port {port} on 127.0.0.1 is in use"):
+        with pytest.raises(PortInUseError, match=rf"port {port} on 127.0.0.1 is in use.* --port-base \(0: free ones\)"):
             layout.allocate_ports(layout.FleetOptions(engines=1, port_base=port))
 
 

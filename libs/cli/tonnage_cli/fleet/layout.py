@@ -22,6 +22,7 @@ FIXED = ("router", "admin", "planner", "agent", "coldstart", "fleet", "compared_
 NAMED = ("router", "admin", "planner", "agent", "coldstart", "bench", "fleet")
 FIRST_ENGINE = 10
 COMPARED_WITH = "round_robin"
+OTHER_PORTS = "choose others with --port-base (0: free ones)"
 PLANNER_LOOK_S = 0.5
 PLANNER_STALE_S = 5.0
 """Wall seconds between the planner's looks, and after which a reading is too old: a busy machine delays both."""
@@ -112,7 +113,7 @@ def _taken_for_a_moment(wanted: Mapping[str, int]) -> dict[str, int]:
             try:
                 sock.bind((HOST, port))
             except (OSError, OverflowError) as error:
-                raise PortInUseError(HOST, port) from error
+                raise PortInUseError(HOST, port, OTHER_PORTS) from error
     finally:
         for sock in held:
             sock.close()
