@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,14 @@ def check_writable(file: Path, option: str) -> None:
         raise BadInputError(f"{option} {file}: not writable by this user")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A titled table; None shows as a dash, since unknown is not zero."""
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Collection[str] = ()
+) -> None:
+    """A titled table; None shows as a dash, since unknown is not zero. Columns in `whole` are not cut or wrapped where
+    the terminal is narrow."""
     table = Table(title=title, title_justify="left", header_style="bold")
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right")
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=column in whole)
     for row in rows:
         table.add_row(*("-" if cell is None else str(cell) for cell in row))
     Console().print(table)

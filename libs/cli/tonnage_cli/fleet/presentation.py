@@ -65,7 +65,7 @@ def print_urls(urls: Mapping[str, str | list[str]], console_token: str = "") -> 
     """The table of URLs; with a token, the console's address that may act, whole on a line of its own."""
     rows = [(name, str(urls[name]), what) for name, what in WHAT.items()]
     rows += [(f"engine {i}", url, "vLLM API and metrics") for i, url in enumerate(urls["engines"])]
-    print_table("The fleet is ready", ("part", "URL", "what"), rows)
+    print_table("The fleet is ready", ("part", "URL", "what"), rows, whole=("part", "URL"))
     if console_token:
         address = f"{urls['console']}#token={console_token}"
         Console().print(f"the console, allowed to drain: {address}", highlight=False, soft_wrap=True)
