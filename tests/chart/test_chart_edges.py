@@ -111,6 +111,11 @@ def test_null_for_a_value_that_is_needed_is_refused_by_its_name(path: str, messa
         ({"nameOverride": "My_Name"}, "'/nameOverride': 'My_Name' does not match"),
         ({"fullnameOverride": "a name"}, "'/fullnameOverride': 'a name' does not match"),
         ({"endpoints": [{"url": "http://user:word@a", "model": "m"}]}, "'/endpoints/0/url'"),
+        (
+            {"endpoints": [{"url": "http://a:1/", "model": "m"}, {"url": "https://b:1", "model": "m"}]},
+            "endpoints[1].url https://b:1: the router reads http://host:port alone",
+        ),
+        ({"endpoints": [{"url": "http://a:1/v1", "model": "m"}]}, "endpoints[0].url http://a:1/v1: the router reads"),
         ({"endpoints": [{"url": "http://a", "model": "m", "api_key": "k"}]}, "additional properties 'api_key'"),
     ],
 )
@@ -197,7 +202,8 @@ def test_a_longer_drain_lengthens_the_grace_period(part: str, by_default: int) -
 
 def test_engines_are_scraped_at_the_scheme_and_path_of_their_url() -> None:
     endpoints = [{"url": "https://a.example/base/", "model": "m"}, {"url": "http://b:8000", "model": "n"}]
-    objects = render({"endpoints": endpoints, "metrics": {"scrapeConfig": {"enabled": True}}})
+    alone = {"router": {"enabled": False}, "metrics": {"scrapeConfig": {"enabled": True}}}
+    objects = render({"endpoints": endpoints, **alone})
     (text,) = (o["data"]["prometheus-scrape.yaml"] for o in objects if "prometheus-scrape.yaml" in o.get("data", {}))
     (job,) = (j for j in yaml.safe_load(text)["scrape_configs"] if j["job_name"] == "tonnage-engines")
     places = [(c["targets"], c["labels"]["__scheme__"], c["labels"]["__metrics_path__"]) for c in job["static_configs"]]

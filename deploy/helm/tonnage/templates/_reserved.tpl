@@ -63,6 +63,11 @@
 
 {{- define "tonnage.refuseRoutes" -}}
 {{- $router := .Values.router }}
+{{- range $place, $endpoint := .Values.endpoints | default list }}
+{{- if and $router.enabled (not (regexMatch "^http://[^/]+/?$" $endpoint.url)) }}
+{{- fail (printf "endpoints[%d].url %s: the router reads http://host:port alone: leave a path out, and speak plain HTTP to engines" $place $endpoint.url) }}
+{{- end }}
+{{- end }}
 {{- $policies := list "prefix" "round_robin" "least_load" "power_of_two" "session" "consistent_hash" }}
 {{- if not (has $router.policy (concat $policies (dig "profiles" dict ($router.settings | default dict) | keys))) }}
 {{- fail (printf "router.policy %s is none: take %s, or a name of router.settings.profiles" $router.policy (join ", " $policies)) }}
