@@ -42,7 +42,7 @@ audit: $(VENV)/bin/python ## the pinned dependencies against published advisorie
 	$(BIN)/pip install --disable-pip-version-check -q pip-audit
 	$(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip --strict
 
-compiled: $(VENV)/.dev ## the router's data path compiled to C in .tonnage/compiled (a C compiler, 2 minutes); run it with PYTHONPATH=.tonnage/compiled
+compiled: $(VENV)/.dev ## the router's data path compiled to C in .tonnage/compiled (a C compiler, 2 to 4 minutes); run it with PYTHONPATH=.tonnage/compiled
 	$(PIP) 'mypy[mypyc]'
 	$(BIN)/python services/router/compile.py .tonnage/compiled
 
