@@ -95,7 +95,10 @@ class RouterService:
             self._tasks.append(loop.create_task(self._sharing.run()))
         if (tracer := self.gateway.tracer) is not None:
             self._tasks.append(loop.create_task(tracer.exporter.run()))
-        self._listening = loop.create_task(self._listen(sock, admin))
+        told = {"url": _url(sock, tls=self._tls is not None)}
+        if admin is not None:
+            told["admin_url"] = _url(admin, tls=self.gateway.settings.admin_tls is not None)
+        self._listening = loop.create_task(self._listen(sock, told))
 
     def _warn_of_no_endpoints(self) -> None:
         settings = self.gateway.settings
@@ -105,7 +108,7 @@ class RouterService:
                 "TONNAGE_ROUTER_ENDPOINTS_FILE or TONNAGE_ROUTER_DISCOVERY"
             )
 
-    async def _listen(self, sock: socket.socket, admin: socket.socket | None) -> None:
+    async def _listen(self, sock: socket.socket, told: dict[str, str]) -> None:
         """A router that has just started knows no healthy endpoint: what is sent to it waits in the kernel's backlog
         rather than being told that nothing serves it."""
         for _ in range(FIRST_LOOKS):
@@ -121,9 +124,6 @@ class RouterService:
         self._server = await loop.create_server(
             made, sock=sock, backlog=BACKLOG, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_S if self._tls else None
         )
-        told = {"url": _url(sock, tls=self._tls is not None)}
-        if admin is not None:
-            told["admin_url"] = _url(admin, tls=self.gateway.settings.admin_tls is not None)
         logger.info("ready", extra={**told, "endpoints": len(self.gateway.fleet)})
 
     def _looked(self) -> bool:

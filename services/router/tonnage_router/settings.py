@@ -264,8 +264,8 @@ class RouterSettings(TraceSettings):
     most; 0: none waits. Needs the scorer `spoilt_answers`, which the policy `prefix` has; without effect with
     `disaggregation`."""
     access_log: Literal["off", "errors", "all"] = "errors"
-    """Requests that get a line: `errors` are those that did not end well, refused ones, clients that left and retried ones
-    among them."""
+    """Requests that get a line: `errors` are those that did not end well, refused ones, clients that left and retried
+    ones among them."""
     decisions_kept: int = Field(default=1000, ge=0)
     """Decisions that `/admin/decisions` can show."""
 
