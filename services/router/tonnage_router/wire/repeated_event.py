@@ -11,9 +11,9 @@ COMPACT: Final = b'":"'
 SPACED: Final = b'": "'
 """Between a key and its string."""
 ENDS: Final = (b'",', b'"}')
-NO_CHUNK: Final = b"\r"
-CHUNK_LINES: Final = [NO_CHUNK] * LARGEST_CHUNK
-"""What a chunk of so many bytes begins with, framing included: to write it anew for each token is seen."""
+CHUNK_LINES: Final = [b""] * LARGEST_CHUNK
+"""What a chunk of so many bytes begins with, framing included; empty: none has so many. To write it anew for each token
+is seen."""
 for _size in range(1, LARGEST_CHUNK - 7):
     CHUNK_LINES[len(b"%x\r\n\r\n" % _size) + _size] = b"%x\r\n" % _size
 
