@@ -77,21 +77,49 @@ async def test_a_renewed_connection_is_kept_in_place_of_the_last(engine: tuple[E
     kept.close()
 
 
-async def test_a_renewal_that_fails_or_cannot_be_kept_leaves_the_last_connection(engine: tuple[Engine, int]) -> None:
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (OK.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"), None),
+        (b"no http\r\n\r\n", "GET /health: "),
+    ],
+    ids=["says close", "fails"],
+)
+async def test_a_renewal_that_fails_or_cannot_be_kept_closes_the_last_connection_too(
+    engine: tuple[Engine, int], answer: bytes, problem: str | None
+) -> None:
     seen, port = engine
     kept = KeptConnection("127.0.0.1", port)
     await kept.get("/metrics", timeout_s=20)
 
     async def ends(writer: asyncio.StreamWriter, number: int) -> None:
-        writer.write(OK.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n") if number == 2 else b"no http\r\n\r\n")
+        writer.write(answer)
 
     seen.answer = ends
-    assert (await kept.renewed("/health", timeout_s=20)).body == b"ok"
-    with pytest.raises(ProbeError, match="GET /health: "):
-        await kept.renewed("/health", timeout_s=20)
+    if problem is None:
+        assert (await kept.renewed("/health", timeout_s=20)).body == b"ok"
+    else:
+        with pytest.raises(ProbeError, match=problem):
+            await kept.renewed("/health", timeout_s=20)
+    for _ in range(2):
+        await asyncio.wait_for(seen.ended.get(), 20)
     seen.answer = seen.ok
     await kept.get("/metrics", timeout_s=20)
     assert seen.connections == 3
+    kept.close()
+
+
+async def test_the_last_connection_is_closed_before_the_new_one_is_asked(engine: tuple[Engine, int]) -> None:
+    seen, port = engine
+    kept = KeptConnection("127.0.0.1", port)
+    await kept.get("/metrics", timeout_s=20)
+
+    async def once_the_last_has_ended(writer: asyncio.StreamWriter, number: int) -> None:
+        await seen.ended.get()
+        writer.write(OK)
+
+    seen.answer = once_the_last_has_ended
+    assert (await kept.renewed("/health", timeout_s=20)).body == b"ok"
     kept.close()
 
 

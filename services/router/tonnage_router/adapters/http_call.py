@@ -176,7 +176,9 @@ class KeptConnection:
         self._since = 0.0
 
     async def renewed(self, path: str, *, timeout_s: float) -> Answer:
-        """As `call`, over a new connection. It is kept in place of the last one if it can be used again."""
+        """As `call`, over a new connection, which is kept if it can be used again. The last one is closed before: an
+        engine may serve one at a time, and another engine may have the address."""
+        self.close()
         request = _head("GET", self._host, self._port, path, None) + b"\r\n"
         with _worded("GET", path, timeout_s):
             async with asyncio.timeout(timeout_s):
@@ -217,7 +219,6 @@ class KeptConnection:
             connection.transport.abort()
             raise
         if not connection.transport.is_closing():
-            self.close()
             self._kept, self._since = connection, since
         return answer
 
