@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tonnage_router import prober
 from tonnage_router.adapters import http_call
 from tonnage_router.prober import SHORTEST_REST_S
 from tonnage_router.settings import EndpointSpec
@@ -110,6 +111,45 @@ async def test_gauges_follow_the_engine_that_has_the_address_now(
     await new.start(old.port)
     await router.until(lambda: endpoint.started_at == 200)
     new.stop()
+
+
+@pytest.mark.parametrize("metrics_interval_s", [0, 0.1], ids=["health alone", "gauges too"])
+async def test_an_engine_that_serves_one_connection_at_a_time_stays_healthy(
+    engines: Any, route: Any, monkeypatch: pytest.MonkeyPatch, metrics_interval_s: float
+) -> None:
+    """It takes the next one once the last is closed."""
+    monkeypatch.setattr(prober, "PROBE_TIMEOUT_S", 20.0)
+    (engine,) = await engines()
+    seen = watched(engine)
+    turn, plain = asyncio.Lock(), engine._serve
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with turn:
+            await plain(reader, writer)
+
+    engine.stop()
+    engine._serve = serve
+    await engine.start()
+    router = await route([engine], health_interval_s=0.1, metrics_interval_s=metrics_interval_s)
+    (endpoint,) = router.gateway.fleet
+    await router.until(lambda: endpoint.probe_failures or sum(path == b"/health" for path, _ in seen) >= 5)
+    assert endpoint.probe_problem is None and endpoint.candidate.healthy
+    assert any(path == b"/metrics" for path, _ in seen) == bool(metrics_interval_s)
+
+
+async def test_an_engine_that_takes_a_connection_late_becomes_healthy(
+    engines: Any, route: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at its health that fails keeps nothing open that it would serve in place of the next look."""
+    monkeypatch.setattr(prober, "PROBE_TIMEOUT_S", 0.3)
+    (engine,) = await engines()
+    router = await route([engine], health_interval_s=0.1, metrics_interval_s=0.1, unhealthy_after=1)
+    (endpoint,) = router.gateway.fleet
+    plain, engine._control = engine._control, lambda call: True
+    await router.until(lambda: not endpoint.candidate.healthy)
+    await router.until(lambda: not engine.writers)
+    engine._control = plain
+    await router.until(lambda: endpoint.candidate.healthy)
 
 
 async def test_an_endpoint_that_left_keeps_no_connection(engines: Any, route: Any) -> None:
