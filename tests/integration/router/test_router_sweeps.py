@@ -3,6 +3,7 @@
 import asyncio
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,17 +21,27 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def started(route: Any, engine: Any, waits: list[float], **settings: Any) -> Any:
-    """A router, each of whose sweeps but the first is told to `waits`."""
+    """A router, each of whose sweeps but the first is told to `waits`, and is in `timers`."""
     loop: Any = asyncio.get_running_loop()
-    plain = loop.call_later
+    plain, timers = loop.call_later, []
 
     def call_later(delay: float, callback: Any, *rest: Any, **named: Any) -> Any:
         if getattr(callback, "__name__", "") == "_tick":
             waits.append(delay)
+            timers.append(plain(delay, callback, *rest, **named))
+            return timers[-1]
         return plain(delay, callback, *rest, **named)
 
     loop.call_later = call_later
-    return await route([engine], health_interval_s=3600, **settings)
+    router = await route([engine], health_interval_s=3600, **settings)
+    router.timers = timers
+    return router
+
+
+def to_come(router: Any) -> int:
+    """Sweeps that a timer is armed for; one that is due now is none."""
+    now = asyncio.get_running_loop().time()
+    return sum(not timer.cancelled() and timer.when() > now for timer in router.timers)
 
 
 async def resting(router: Any, waits: list[float]) -> None:
@@ -55,6 +66,43 @@ async def test_a_client_that_comes_in_a_rest_has_its_limits(engines: Any, route:
         client = await router.client()
         async with asyncio.timeout(20):
             assert await client.reader.read() == b""
+
+
+async def test_sweeps_go_on_in_one_chain_after_a_rest(engines: Any, route: Any, waits: list[float]) -> None:
+    (engine,) = await engines()
+    router = await started(route, engine, waits)
+    for _ in range(3):
+        await resting(router, waits)
+        client = await router.client()
+        await router.until(lambda: waits[-1] == sweeper.TICK_S)
+        assert to_come(router) <= 1
+        client.close()
+    await resting(router, waits)
+    assert to_come(router) == 1
+
+
+async def test_a_router_that_has_stopped_sweeps_no_more(engines: Any, route: Any, waits: list[float]) -> None:
+    (engine,) = await engines()
+    router = await started(route, engine, waits)
+    await resting(router, waits)
+    router.service._sweeper.stop()
+    assert to_come(router) == 0
+
+
+async def test_a_rest_waits_for_requests_whose_client_has_left(engines: Any, route: Any, waits: list[float]) -> None:
+    (engine,) = await engines()
+    router = await started(route, engine, waits)
+    client = await router.client()
+    unfinished: Any = Mock(upstream=None)
+    await router.until(lambda: waits[-1] == sweeper.TICK_S and router.gateway.clients)
+    router.gateway.active.add(unfinished)
+    client.close()
+    await router.until(lambda: not router.gateway.clients)
+    before = len(waits)
+    await router.until(lambda: len(waits) >= before + 5 or waits[-1] == sweeper.REST_S)
+    assert waits[-1] != sweeper.REST_S
+    router.gateway.active.discard(unfinished)
+    await resting(router, waits)
 
 
 async def test_what_a_rest_has_left_is_done_when_a_client_comes(

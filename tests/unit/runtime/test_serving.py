@@ -30,12 +30,15 @@ async def asked(port: int) -> bytes:
     return answer
 
 
-async def test_each_answer_is_dated(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_answer_is_dated_and_says_who_serves(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 784111777.9
     monkeypatch.setattr(http_app, "time", SimpleNamespace(time=lambda: now))
     for second in (b"37", b"38"):
-        (date,) = [line for line in (await asked(port)).lower().split(b"\r\n") if line.startswith(b"date: ")]
-        assert date == b"date: sun, 06 nov 1994 08:49:%b gmt" % second
+        lines = (await asked(port)).lower().split(b"\r\n")
+        assert [line for line in lines if line.startswith((b"date:", b"server:"))] == [
+            b"date: sun, 06 nov 1994 08:49:%b gmt" % second,
+            b"server: uvicorn",
+        ]
         now += 1
 
 
