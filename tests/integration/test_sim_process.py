@@ -78,5 +78,5 @@ def test_a_wrong_setting_is_one_clear_line() -> None:
     with engine(0, BLOCK_SIZE="many") as process:
         _, error = process.communicate(timeout=20)
     assert process.returncode == 2
-    assert error.startswith("tonnage-sim: TONNAGE_SIM_*: block_size: ")
+    assert error.startswith("tonnage-sim: TONNAGE_SIM_BLOCK_SIZE: block_size: ")
     assert len(error.splitlines()) == 1

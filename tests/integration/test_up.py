@@ -118,9 +118,8 @@ def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         done = run_up("--once", "--replay", str(SAMPLE), "--port-base", str(port), cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.strip().splitlines() == [
-        f"tonnage: port {port} on 127.0.0.1 is in use: stop the other process or choose another port"
-    ]
+    fix = "stop the other process or choose others with --port-base (0: free ones)"
+    assert done.stderr.strip().splitlines() == [f"tonnage: port {port} on 127.0.0.1 is in use: {fix}"]
 
 
 @pytest.mark.parametrize(
