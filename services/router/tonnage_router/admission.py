@@ -209,8 +209,7 @@ class Admission:
         exchange = pool.queue.pop() if self.has_room(pool) else None
         if exchange is None:
             return False
-        if not exchange.held_s:  # else it was here before
-            pool.drain.left(exchange.prompt_tokens, now)
+        pool.drain.left(exchange.prompt_tokens, now)
         exchange.dispatch()
         return True
 
