@@ -29,11 +29,7 @@ class AccessLog:
         if self._mode == "off" or (self._mode == "errors" and outcome == "ok" and not exchange.failures):
             return
         incoming, endpoint, usage = exchange.incoming, exchange.endpoint, exchange.usage
-        line: dict[str, object] = {
-            "ts": round(time.time(), 3),
-            "level": "info",
-            "service": "router",
-            "msg": "request",
+        fields: dict[str, object] = {
             "path": incoming.path.decode("latin-1"),
             "request_id": incoming.request_id.decode("latin-1") if incoming.request_id else None,
             "model": exchange.facts.model,
@@ -50,23 +46,23 @@ class AccessLog:
             "prompt_tokens": usage.prompt_tokens if usage else None,
             "completion_tokens": usage.completion_tokens if usage else None,
         }
-        self._lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        self._note("request", fields)
 
     def refused(self, incoming: "Incoming | None", status: int, why: str) -> None:
         """Note a request that ended before routing, as far as it was read."""
         if self._mode == "off":
             return
-        line: dict[str, object] = {
-            "ts": round(time.time(), 3),
-            "level": "info",
-            "service": "router",
-            "msg": "refused",
+        fields: dict[str, object] = {
             "path": incoming.path[:PATH_SHOWN].decode("latin-1") if incoming is not None else None,
             "request_id": incoming.request_id.decode("latin-1") if incoming and incoming.request_id else None,
             "tenant": incoming.account.spec.name if incoming and incoming.account else None,
             "status": status,
             "why": why,
         }
+        self._note("refused", fields)
+
+    def _note(self, what: str, fields: dict[str, object]) -> None:
+        line = {"ts": round(time.time(), 3), "level": "info", "service": "router", "msg": what} | fields
         self._lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
     def flush(self) -> None:
